@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# ./quickstart.sh         installs what is needed, builds, fetches a small model, asks it one question over HTTP
+# ./quickstart.sh serve   the same, then stays up on port 8080
+# MODEL=path ./quickstart.sh   uses your own model (a .gguf file or a Hugging Face folder)
+set -u
+cd "$(dirname "$0")" || exit 1
+mode=${1:-ask}
+case $mode in
+  ask | serve) ;;
+  *) echo "usage: ./quickstart.sh [serve]" >&2; exit 2 ;;
+esac
+
+step() { printf '\033[2m%s\033[0m\n' "$*" >&2; }
+
+tools/install_deps.sh build || exit 1
+bin=build/release/bin/deepmint
+if [ ! -f build/release/build.ninja ]; then
+  step "configuring (release)"
+  cmake --preset release > /dev/null || exit 1
+fi
+step "building (the first time takes a few minutes)"
+if [ -t 2 ]; then
+  ninja -C build/release deepmint || exit 1
+else
+  ninja -C build/release deepmint > build/quickstart.log 2>&1 || { tail -n 30 build/quickstart.log >&2; exit 1; }
+fi
+
+model=${MODEL:-}
+if [ -z "$model" ]; then
+  [ -s models/SmolLM2-135M-Instruct.Q4_1.gguf ] || step "fetching SmolLM2-135M-Instruct (93 MB)"
+  model=$(tools/get_model.sh) || exit 1
+fi
+
+if [ "$mode" = serve ]; then
+  exec "$bin" serve "$model" --port 8080
+fi
+
+log=$(mktemp)
+"$bin" serve "$model" --port 0 > "$log" 2>&1 &
+server=$!
+trap 'kill "$server" 2> /dev/null; wait "$server" 2> /dev/null; rm -f "$log"' EXIT
+url=
+for _ in $(seq 600); do
+  url=$(grep -om1 'http://[0-9.:]*' "$log") && break
+  kill -0 "$server" 2> /dev/null || { cat "$log" >&2; exit 1; }
+  sleep 0.05
+done
+[ -n "$url" ] || { echo "the server did not start within 30 s:" >&2; cat "$log" >&2; exit 1; }
+
+question=${QUESTION:-"What is the capital of France, and what is it known for?"}
+step "server at $url"
+printf '\n> %s\n\n' "$question"
+/usr/bin/python3 tools/ask.py "$url" "$question" || exit 1
+
+cat << NEXT
+
+Next:
+  $bin chat $model                     talk to it in this terminal
+  $bin run $model -p "Write a haiku."  one answer
+  ./quickstart.sh serve                             an OpenAI-compatible server on http://127.0.0.1:8080/v1
+  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
+       -d '{"model": "default", "messages": [{"role": "user", "content": "Hello"}]}'
+  $bin bench $model                    how fast this machine runs it
+  $bin inspect $model                  what is in the file
+NEXT

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# ./test.sh           installs what is needed, builds, runs every test (under 20 minutes on 2 cores)
+# ./test.sh --quick   unit tests of a built tree, under 60 s
+# ./test.sh --full    also sanitizers, fuzzing, clang-tidy and the long property tests (hours)
+# Ends with "N passed, N failed, N skipped"; exit 0 when nothing failed.
+set -u
+cd "$(dirname "$0")" || exit 1
+mode=normal
+for argument in "$@"; do
+  case $argument in
+    --quick) mode=quick ;;
+    --full) mode=full ;;
+    *) echo "usage: ./test.sh [--quick | --full]" >&2; exit 2 ;;
+  esac
+done
+
+purposes=(build test)
+[ "$mode" = full ] && purposes+=(full)
+tools/install_deps.sh "${purposes[@]}" || exit 1
+exec /usr/bin/python3 tools/run_tests.py --mode "$mode"

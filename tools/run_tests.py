@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""Builds and runs every test and prints one summary. Called by ./test.sh.
+
+A stage is a named command. A stage that runs a test program counts that program's tests (GoogleTest JSON, pytest JUnit XML); any
+other stage counts as one test. Everything skipped is listed at the end with its reason.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+OUT_OF_REACH = 3  # exit code of tools/*.sh when a registry cannot be reached
+
+
+class Totals:
+    def __init__(self):
+        self.passed = self.failed = 0
+        self.skips = []      # (test, reason)
+        self.failures = []   # (stage or test, last lines of output)
+
+
+def run(command, log, env=None, timeout=None):
+    """Returns the exit code; output goes to the file `log`."""
+    with open(log, "wb") as out:
+        try:
+            return subprocess.run(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                  env={**os.environ, **(env or {})}, timeout=timeout, check=False).returncode
+        except subprocess.TimeoutExpired:
+            out.write(f"\ntimed out after {timeout} s\n".encode())
+            return 124
+        except OSError as error:
+            out.write(f"{error}\n".encode())
+            return 127
+
+
+def tail(log, lines=40):
+    return "\n".join(pathlib.Path(log).read_text(errors="replace").splitlines()[-lines:])
+
+
+class Runner:
+    def __init__(self, work):
+        self.work = pathlib.Path(work)
+        self.totals = Totals()
+
+    def say(self, name, outcome, seconds):
+        print(f"{name:<44} {outcome:<32} {seconds:7.1f} s", flush=True)
+
+    def skip(self, name, reason):
+        print(f"SKIP {name}: {reason}", flush=True)
+        self.totals.skips.append((name, reason))
+
+    def fail(self, name, text):
+        self.totals.failed += 1
+        self.totals.failures.append((name, text))
+
+    def stage(self, name, command, env=None, timeout=3600, counts=True):
+        """A command that passes or fails as one test. Returns whether it passed."""
+        start = time.monotonic()
+        log = self.work / (re.sub(r"\W+", "_", name) + ".log")
+        code = run(command, log, env, timeout)
+        if code == 0:
+            self.totals.passed += counts
+        else:
+            self.fail(name, tail(log))
+        self.say(name, "ok" if code == 0 else f"FAILED (exit {code})", time.monotonic() - start)
+        return code == 0
+
+    def gtest(self, program, label="", env=None, timeout=1200, arguments=()):
+        name = label + program.name
+        start = time.monotonic()
+        report = self.work / (re.sub(r"\W+", "_", name) + ".json")
+        log = report.with_suffix(".log")
+        code = run([str(program), f"--gtest_output=json:{report}", *arguments], log, env, timeout)
+        try:
+            suites = json.loads(report.read_text())["testsuites"]
+        except (OSError, ValueError):
+            self.fail(name, f"no report, exit {code}\n" + tail(log))
+            self.say(name, f"FAILED (exit {code})", time.monotonic() - start)
+            return
+        passed = failed = skipped = 0
+        for case in (case for suite in suites for case in suite["testsuite"]):
+            full = f"{name}: {case['classname']}.{case['name']}"
+            if case.get("failures"):
+                failed += 1
+                self.fail(full, case["failures"][0]["failure"])
+            elif case.get("result") == "SKIPPED":
+                skipped += 1
+                reason = case.get("skipped", [{}])[0].get("message", "").strip().splitlines()
+                self.skip(full, reason[-1] if reason else "no reason given")
+            elif case.get("status") == "RUN":
+                passed += 1
+        if code != 0 and failed == 0:
+            failed += 1
+            self.fail(name, f"exit {code} although every test passed\n" + tail(log))
+        self.totals.passed += passed
+        self.say(name, f"{passed} passed" + (f", {failed} FAILED" if failed else "") + (f", {skipped} skipped" if skipped else ""),
+                 time.monotonic() - start)
+
+    def pytest(self, paths, env=None, timeout=1500, name="pytest", python=".venv/bin/python"):
+        start = time.monotonic()
+        report = self.work / (name + ".xml")
+        log = self.work / (name + ".log")
+        code = run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *paths], log, env, timeout)
+        try:
+            cases = list(xml.etree.ElementTree.parse(report).iter("testcase"))
+        except (OSError, xml.etree.ElementTree.ParseError):
+            self.fail(name, f"no report, exit {code}\n" + tail(log))
+            self.say(name, f"FAILED (exit {code})", time.monotonic() - start)
+            return
+        passed = failed = skipped = 0
+        for case in cases:
+            full = f"{name}: {case.get('classname')}.{case.get('name')}"
+            problem = case.find("failure") if case.find("failure") is not None else case.find("error")
+            if problem is not None:
+                failed += 1
+                self.fail(full, (problem.text or problem.get("message") or "")[-3000:])
+            elif case.find("skipped") is not None:
+                skipped += 1
+                self.skip(full, case.find("skipped").get("message") or "no reason given")
+            else:
+                passed += 1
+        if code not in (0, 1) and failed == 0:
+            failed += 1
+            self.fail(name, f"exit {code}\n" + tail(log))
+        self.totals.passed += passed
+        self.say(name, f"{passed} passed" + (f", {failed} FAILED" if failed else "") + (f", {skipped} skipped" if skipped else ""),
+                 time.monotonic() - start)
+
+    def build(self, preset, targets=()):
+        if not (ROOT / "build" / preset / "build.ninja").exists():
+            if not self.stage(f"configure {preset}", ["cmake", "--preset", preset], counts=False):
+                return False
+        return self.stage(f"build {preset}", ["ninja", "-C", f"build/{preset}", *targets], counts=False)
+
+    def programs(self, preset):
+        folder = ROOT / "build" / preset / "bin" / "tests"
+        return sorted(p for p in folder.iterdir() if p.is_file() and os.access(p, os.X_OK)) if folder.is_dir() else []
+
+    def finish(self, started):
+        t = self.totals
+        for name, text in t.failures:
+            print(f"\nFAILED {name}\n{text}")
+        if t.skips:
+            print("\nSkipped:")
+            for name, reason in t.skips:
+                print(f"  {name}: {reason}")
+        print(f"\n{time.monotonic() - started:.0f} s")
+        print(f"{t.passed} passed, {t.failed} failed, {len(t.skips)} skipped")
+        return 1 if t.failed or not t.passed else 0
+
+
+def fetch(runner, name, command):
+    """Runs a script that may find its registry out of reach. True when what it fetches is there."""
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    if result.returncode == 0:
+        return True
+    reason = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
+    if result.returncode == OUT_OF_REACH:
+        runner.skip(name, reason)
+    else:
+        runner.fail(name, reason)
+    return False
+
+
+def sanitizers(runner):
+    """Every unit test under address+undefined and under thread sanitizers; the fuzzers for a minute each; clang-tidy."""
+    options = {
+        "asan": {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1"},
+        "tsan": {"TSAN_OPTIONS": "halt_on_error=1"},
+    }
+    for preset, env in options.items():
+        if runner.build(preset):
+            for program in runner.programs(preset):
+                runner.gtest(program, label=f"{preset} ", env={**env, "DEEPMINT_TEST_SLOW_FACTOR": "10"}, timeout=3600)
+    if runner.build("fuzz"):
+        seconds = os.environ.get("FUZZ_SECONDS", "60")
+        for program in sorted((ROOT / "build/fuzz/bin/fuzz").iterdir()):
+            if not program.is_file() or not os.access(program, os.X_OK):
+                continue
+            corpus = ROOT / "tests/fuzz/corpus" / program.name.removesuffix("_fuzz")
+            with tempfile.TemporaryDirectory() as fresh:
+                seeds = [str(corpus)] if corpus.is_dir() else []
+                runner.stage(f"fuzz {program.name}", [str(program), fresh, *seeds, f"-max_total_time={seconds}", "-rss_limit_mb=4096",
+                                                      "-timeout=10", f"-artifact_prefix={runner.work}/"])
+    sources = [str(p.relative_to(ROOT)) for p in sorted((ROOT / "src").rglob("*.cc")) if not p.name.endswith(("_test.cc", "_simd.cc"))]
+    runner.stage("clang-tidy", ["bash", "-c", "printf '%s\\n' \"$@\" | xargs -P 2 -n 4 clang-tidy-19 -p build/release --quiet", "tidy", *sources],
+                 timeout=7200)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mode", choices=["quick", "normal", "full"], default="normal")
+    mode = parser.parse_args().mode
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="deepmint-tests-") as work:
+        runner = Runner(work)
+        runner.stage("include direction", ["python3", "tools/check_layers.py"])
+        formatted = [str(p.relative_to(ROOT)) for d in ("include", "src", "tests", "bench", "examples") for p in sorted((ROOT / d).rglob("*"))
+                     if p.suffix in {".h", ".cc", ".inl"} and "build" not in p.parts]
+        runner.stage("clang-format", ["clang-format-19", "--dry-run", "-Werror", *formatted])
+        if not runner.build("release"):
+            return runner.finish(started)
+        have_model = fetch(runner, "SmolLM2 model", ["tools/get_model.sh"]) if mode != "quick" else True
+        for program in runner.programs("release"):
+            runner.gtest(program, env={"DEEPMINT_TEST_QUICK": "1"} if mode == "quick" else None)
+        if mode == "quick":
+            return runner.finish(started)
+
+        runner.stage("every header compiles alone", ["ninja", "-C", "build/release", "check-headers"])
+        if (ROOT / "tools/check_isa.py").exists():
+            runner.stage("no wide registers in portable code", ["python3", "tools/check_isa.py", "build/release"])
+        if shutil.which("bash"):
+            runner.stage("shell scripts parse", ["bash", "-n", "test.sh", "quickstart.sh", *map(str, (ROOT / "tools").glob("*.sh"))])
+        if fetch(runner, "Python packages for end-to-end tests", ["tools/python_env.sh", "deps/requirements-test.txt"]):
+            if any((ROOT / "tests/e2e").glob("test_*.py")):
+                runner.pytest(["tests/e2e"], env={"DEEPMINT_BIN": str(ROOT / "build/release/bin/deepmint"),
+                                                  "DEEPMINT_TEST_FULL": "1" if mode == "full" else "0"},
+                              timeout=7200 if mode == "full" else 1500)
+        if mode == "full":
+            if have_model:
+                runner.stage("accuracy against float64", ["python3", "tests/golden/dense_float64.py", "--check", "build/release/bin/deepmint",
+                                                          "models/SmolLM2-135M-Instruct.Q4_1.gguf"])
+            sanitizers(runner)
+        return runner.finish(started)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
