@@ -20,6 +20,10 @@ function(deepmint_isa_sources target)
     add_library(${object} OBJECT ${ARGN})
     target_include_directories(${object} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
     target_link_libraries(${object} PRIVATE deepmint_flags)
+    # gcc 12 takes its own _mm512_undefined_* headers for uninitialised variables of ours (GCC bug 105593).
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      target_compile_options(${object} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
+    endif()
     # O3 for the kernels; -fno-math-errno and -fno-trapping-math change no result bits.
     target_compile_options(${object} PRIVATE ${DEEPMINT_ISA_FLAGS_${isa}} -fno-math-errno -fno-trapping-math)
     if(CMAKE_BUILD_TYPE STREQUAL "Release")

@@ -1,0 +1,87 @@
+#include "kernels/roofs.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "core/aligned.h"
+#include "core/cpu_isa.h"
+#include "kernels/roofs_kernels.h"
+
+namespace deepmint::kernels {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+const RoofKernels& table() {
+  static constexpr std::array<const RoofKernels*, 5> kTables = {
+      &isa_x86_64::kRoofs, &isa_avx2::kRoofs, &isa_avx512::kRoofs, &isa_avx512vnni::kRoofs,
+      &isa_avx512bf16::kRoofs};
+  return *kTables[static_cast<size_t>(active_isa())];
+}
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return Seconds(std::chrono::steady_clock::now() - start).count();
+}
+
+// Best of `tries`: a roof is what the machine can do, not what it did while something else ran.
+double best_of(int tries, const std::function<void()>& work) {
+  double best = seconds_of(work);
+  for (int t = 1; t < tries; ++t) best = std::min(best, seconds_of(work));
+  return best;
+}
+
+double arithmetic(ThreadPool& pool, double (*kernel)(int64_t)) {
+  constexpr int64_t kRounds = 1 << 21;  // some 10 ms on a core of today
+  const auto threads = static_cast<size_t>(pool.size());
+  const double ops = kernel(1);
+  const double seconds =
+      best_of(3, [&] { pool.run(threads, [&](size_t, size_t, int) { kernel(kRounds); }); });
+  return ops * kRounds * static_cast<double>(threads) / seconds / 1e9;
+}
+
+double dram_read(ThreadPool& pool, const RoofKernels& kernels) {
+  const long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  // Four times the last cache, so that at most a quarter of a pass can come out of it.
+  const size_t bytes = std::clamp<size_t>(l3 > 0 ? 4 * static_cast<size_t>(l3) : 0,
+                                          size_t{256} << 20, size_t{2} << 30);
+  auto data = AlignedBuffer<std::byte>::uninitialized(bytes);
+  constexpr size_t kChunk = size_t{1} << 20;
+  std::atomic<uint64_t> sink{0};
+  const auto pass = [&](auto&& body) {
+    pool.run(bytes / kChunk,
+             [&](size_t begin, size_t end, int) { body(begin * kChunk, end * kChunk); });
+  };
+  // Untouched pages would all be the one zero page, which stays in the cache.
+  pass([&](size_t begin, size_t end) {
+    std::fill(data.data() + begin, data.data() + end, std::byte{1});
+  });
+  const double seconds = best_of(5, [&] {
+    pass([&](size_t begin, size_t end) {
+      sink.fetch_add(kernels.read(data.data() + begin, end - begin), std::memory_order_relaxed);
+    });
+  });
+  return static_cast<double>(bytes / kChunk * kChunk) / seconds / 1e9;
+}
+
+}  // namespace
+
+Roofs measure_roofs(ThreadPool& pool) {
+  const RoofKernels& kernels = table();
+  Roofs roofs;
+  roofs.dram_read_gb_per_s = dram_read(pool, kernels);
+  roofs.f32_gflop_per_s = arithmetic(pool, kernels.f32);
+  roofs.bf16_gflop_per_s = arithmetic(pool, kernels.bf16);
+  roofs.int8_gop_per_s = arithmetic(pool, kernels.int8);
+  return roofs;
+}
+
+}  // namespace deepmint::kernels
