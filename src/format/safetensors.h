@@ -1,5 +1,6 @@
-// safetensors reader: one file, or a folder with model.safetensors or model.safetensors.index.json. open() checks header size,
-// JSON, dtypes, shapes, ranges, overlaps and holes of every file, and that index and files agree.
+// safetensors reader: one file, or a folder with model.safetensors or model.safetensors.index.json.
+// open() checks header size, JSON, dtypes, shapes, ranges, overlaps and holes of every file, and
+// that index and files agree.
 #pragma once
 
 #include <filesystem>
@@ -20,7 +21,7 @@ class SafetensorsModel {
   SafetensorsModel(SafetensorsModel&&) noexcept = default;
   SafetensorsModel& operator=(SafetensorsModel&&) noexcept = default;
 
-  const std::vector<TensorView>& tensors() const { return tensors_; }   // sorted by name
+  const std::vector<TensorView>& tensors() const { return tensors_; }  // sorted by name
   const TensorView* tensor(std::string_view name) const;
   const std::vector<MappedFile>& files() const { return files_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
