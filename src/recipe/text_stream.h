@@ -1,37 +1,50 @@
-// Token ids → reply text with stop strings: what a chat endpoint or a terminal shows. Holds back bytes of unfinished characters
-// and text that may still become a stop string.
+// Token ids → reply text with stop strings: what a chat endpoint or a terminal shows. Holds back
+// bytes of unfinished characters and text that may still become a stop string.
 //
 //   TextStream t(tokenizer, {"\n\n"});
-//   auto piece = t.push(id);        // piece.text is new, final text; piece.stopped: a stop string was completed → cancel the request
-//   auto rest = t.finish();
+//   auto piece = t.push(id);        // piece.text is new, final text; piece.stopped: a stop string
+//   was completed → cancel the request auto rest = t.finish();
+//
+// The pieces joined depend on the ids alone. Special tokens give no text. `tokenizer` must outlive
+// the stream.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "recipe/stop_filter.h"
 #include "tokenizer/tokenizer.h"
 
 namespace deepmint::recipe {
 
 class TextStream {
  public:
-  TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop_strings);  // empty stop strings are ignored
+  TextStream(const Tokenizer& tokenizer,
+             std::vector<std::string> stop_strings);  // empty stop strings are ignored
 
   struct Piece {
-    std::string_view text;   // valid until the next call
-    bool stopped = false;    // a stop string is complete; its text and all that follows is dropped
+    std::string_view text;  // valid until the next call
+    bool stopped = false;   // a stop string is complete; its text and all that follows is dropped
   };
   Piece push(TokenId id);
   Piece finish();
-  const std::string& matched_stop() const { return matched_; }  // the stop string that ended it, or empty
+  const std::string& matched_stop() const {
+    return filter_.matched();
+  }  // the stop string that ended it, or empty
+
+  // Where the stream stands, in bytes of reply text: decoded so far (held back or not), and let
+  // through. A token whose text begins at or after emitted_bytes() of a stopped stream is part of
+  // what was dropped.
+  size_t decoded_bytes() const { return decoded_; }
+  size_t emitted_bytes() const { return filter_.passed_bytes(); }
 
  private:
   Detokenizer detokenizer_;
-  std::vector<std::string> stops_;
-  size_t max_stop_ = 0;
-  std::string held_, out_, matched_;
-  bool stopped_ = false;
+  StopFilter filter_;
+  size_t decoded_ = 0;
+  std::string tail_;
 };
 
 }  // namespace deepmint::recipe
