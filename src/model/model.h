@@ -82,6 +82,10 @@ struct ModelInfo {
   int32_t context_tokens = 0;          // what the checkpoint was made for
   uint64_t weight_bytes = 0;           // in memory, as the kernels read them
   uint64_t weight_bytes_per_token = 0; // touched by a one-row decode step
+  // Multiply-adds of a step, for benchmarks: per row, per row that needs logits (the head), and per row for each position that its
+  // attention reads. 0 = not stated.
+  uint64_t macs_per_row = 0, macs_per_logit_row = 0, macs_per_row_and_position = 0;
+  std::string_view arithmetic = "f32"; // what most of them are done in: "int8", "bf16" or "f32" (the roof to hold them against)
   uint64_t fingerprint = 0;            // of weights, quantisation and rope settings; part of cache identity
 };
 
