@@ -54,7 +54,7 @@ std::vector<Isa> available_isas() {
 }
 
 Result<Isa> resolve_isa(std::optional<std::string_view> forced) {
-  if (!forced) return detected_isa();
+  if (!forced || *forced == "auto") return detected_isa();
   for (size_t i = 0; i < kNames.size(); ++i) {
     if (kNames[i] != *forced) continue;
     const Isa isa = static_cast<Isa>(i);

@@ -18,7 +18,7 @@ std::string_view isa_class(Isa isa);                 // bits are equal inside a 
 Isa detected_isa();                                  // best that this machine (CPU and operating system) supports
 std::vector<Isa> available_isas();                   // ascending, always starts with kX86_64
 
-// The set to use: `forced` when given, which must be a known name that this machine supports.
+// The set to use: `forced` when given, which must be "auto" or a known name that this machine supports.
 Result<Isa> resolve_isa(std::optional<std::string_view> forced);
 
 // The set in force: DEEPMINT_CPU_ISA or the best one. main() calls init_active_isa() first and reports its error;
