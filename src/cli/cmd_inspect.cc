@@ -1,0 +1,45 @@
+// deepmint inspect: what is in a checkpoint, and whether it is whole.
+#include "cli/command.h"
+#include "cli/commands.h"
+#include "cli/terminal.h"
+#include "format/inspect.h"
+
+namespace deepmint::cli {
+namespace {
+
+class Inspect : public Command {
+ public:
+  std::string_view name() const override { return "inspect"; }
+  std::string_view summary() const override {
+    return "what is in a checkpoint, and whether it is whole";
+  }
+  std::string_view description() const override {
+    return "Exit code 0 when it is whole, 2 when something is damaged or missing.";
+  }
+  std::span<const std::string_view> sections() const override {
+    static constexpr std::string_view kSections[] = {"log"};
+    return kSections;
+  }
+  void options(Options& o) override {
+    o.positional("MODEL", model_,
+                 "a .gguf file, a .safetensors file or a folder in Hugging Face layout");
+    o.group("Output");
+    o.flag("--json", json_, "one JSON object");
+  }
+  Status run(const Config&, const Settings&) override {
+    DEEPMINT_TRY(report, inspect_model(model_));
+    DEEPMINT_CHECK_OK(write_stdout(json_ ? to_json(report) + "\n" : to_text(report)));
+    if (!report.whole()) return tl::unexpected(*report.problem);
+    return {};
+  }
+
+ private:
+  std::string model_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_inspect() { return std::make_unique<Inspect>(); }
+
+}  // namespace deepmint::cli

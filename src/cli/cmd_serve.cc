@@ -1,0 +1,106 @@
+// deepmint serve: the HTTP server in front of one model.
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "cli/command.h"
+#include "cli/command_line.h"
+#include "cli/commands.h"
+#include "cli/open_model.h"
+#include "cli/signals.h"
+#include "cli/terminal.h"
+#include "core/log.h"
+#include "server/server.h"
+
+namespace deepmint::cli {
+namespace {
+
+// The name that requests use: the file's without its extension, the folder's as it is.
+std::string served_name(const std::string& model) {
+  std::filesystem::path path = model;
+  if (!path.has_filename()) path = path.parent_path();
+  return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+}
+
+int64_t modified_at(const std::string& model) {
+  struct stat info = {};
+  return ::stat(model.c_str(), &info) == 0 ? static_cast<int64_t>(info.st_mtime) : 0;
+}
+
+class Serve : public Command {
+ public:
+  std::string_view name() const override { return "serve"; }
+  std::string_view summary() const override { return "answer over HTTP"; }
+  std::string_view description() const override {
+    return "Prints `listening on URL` on standard output when requests are answered. SIGTERM or "
+           "Ctrl-C lets running requests finish,\n"
+           "up to the drain timeout, and ends with exit code 0; a second signal ends at once.";
+  }
+  std::span<const std::string_view> sections() const override {
+    static constexpr std::string_view kSections[] = {"server", "engine", "sampling", "cpu", "log"};
+    return kSections;
+  }
+  void options(Options& o) override {
+    o.positional("MODEL", model_, "a .gguf file or a folder in Hugging Face layout");
+    o.group("Model");
+    o.text("--name", name_, "TEXT", "what requests call the model; without it, the file's name");
+  }
+  Status run(const Config& config, const Settings& settings) override;
+
+ private:
+  std::string model_;
+  std::optional<std::string> name_;
+};
+
+Status Serve::run(const Config& config, const Settings& settings) {
+  for (const Setting& s : settings.all())
+    log().info("setting {} = {} ({})", s.key, s.text(), s.origin.str());
+  DEEPMINT_TRY(open, open_model(model_, config));
+  const EngineInfo& info = open.engine->info();
+  log().info(
+      "loaded {} ({}, vocabulary {}, context {}) in {:.2f} s; {} threads, {}, {} MiB for sequence "
+      "state",
+      info.model_name, info.architecture, info.vocab_size, info.context_tokens, open.load_s,
+      info.threads, info.isa, info.kv_bytes >> 20);
+
+  auto chat = open.chat_template();
+  if (!chat) log().warn("no chat endpoint: {}", chat.error().str());
+  ServedModel served;
+  served.id = name_.value_or(served_name(model_));
+  served.engine = open.engine.get();
+  served.tokenizer = open.loaded.tokenizer;
+  served.chat = std::move(chat);
+  if (served.id != "default") served.aliases = {"default"};
+  served.end_ids = open.loaded.end_ids;
+  served.default_sampling = open.sampling(config.sampling);
+  served.default_max_tokens = config.sampling.max_tokens;
+  served.created = modified_at(model_);
+  served.fingerprint = open.loaded.model->info().fingerprint;
+  served.build = program_version();
+
+  SignalPipe signals({SIGINT, SIGTERM});
+  DEEPMINT_TRY(server, HttpServer::start(config.server, std::move(served)));
+  DEEPMINT_CHECK_OK(write_stdout(fmt::format("listening on {}\n", server->url())));
+
+  pollfd waiting = {signals.fd(), POLLIN, 0};
+  while (::poll(&waiting, 1, -1) < 0 && errno == EINTR) {
+  }
+  const int signal = signals.take();
+  signals.restore_defaults();
+  const std::chrono::milliseconds grace(config.server.drain_timeout_ms);
+  log().info("{}: finishing what is running, up to {} ms", signal == SIGINT ? "SIGINT" : "SIGTERM",
+             grace.count());
+  server->stop(grace);
+  open.engine->drain(std::chrono::milliseconds(0));
+  return {};
+}
+
+}  // namespace
+
+std::unique_ptr<Command> make_serve() { return std::make_unique<Serve>(); }
+
+}  // namespace deepmint::cli

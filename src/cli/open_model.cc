@@ -1,0 +1,52 @@
+#include "cli/open_model.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+
+#include "cli/terminal.h"
+
+namespace deepmint::cli {
+
+Result<OpenModel> open_model(const std::string& path, const Config& config) {
+  const auto start = std::chrono::steady_clock::now();
+  OpenModel open;
+  open.path = path;
+  std::filesystem::path named = path;
+  if (!named.has_filename()) named = named.parent_path();  // "folder/"
+  Progress progress("loading " + named.filename().string());
+  auto loaded = load_model(path, {.threads = config.cpu.threads},
+                           [&](double fraction) { progress.update(fraction); });
+  progress.clear();
+  if (!loaded) return tl::unexpected(std::move(loaded).error());
+  open.loaded = std::move(*loaded);
+  DEEPMINT_TRY(engine, make_engine(open.loaded, config.engine));
+  open.engine = std::move(engine);
+  open.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return open;
+}
+
+SamplingParams OpenModel::sampling(const SamplingConfig& config) const {
+  SamplingParams params = loaded.default_sampling;
+  config.apply(params);
+  return params;
+}
+
+Result<const Tokenizer*> OpenModel::need_tokenizer(std::string_view purpose) const {
+  if (loaded.tokenizer != nullptr) return loaded.tokenizer.get();
+  return fail(
+      ErrorCode::kInvalidArgument,
+      fmt::format("expected a tokenizer for {}, found none; --ids takes token ids", purpose), path);
+}
+
+Result<recipe::ChatTemplate> OpenModel::chat_template() const {
+  DEEPMINT_TRY(tokenizer, need_tokenizer("a chat prompt"));
+  const auto& bos = tokenizer->spec().bos;
+  auto chat = recipe::detect_chat_template(loaded.chat_template, loaded.model->info().architecture,
+                                           bos ? tokenizer->token_bytes(*bos) : std::string_view());
+  if (!chat) return tl::unexpected(std::move(chat).error().at(path));
+  return chat;
+}
+
+}  // namespace deepmint::cli

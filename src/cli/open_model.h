@@ -1,0 +1,35 @@
+// From the MODEL argument to a running engine, with progress on a terminal. Shared by the commands
+// that answer something.
+//
+//   DEEPMINT_TRY(open, open_model(path, config));
+//   open.engine->submit(...)
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cli/config.h"
+#include "deepmint/engine.h"
+#include "engine/load.h"
+#include "recipe/chat_prompt.h"
+
+namespace deepmint::cli {
+
+struct OpenModel {
+  LoadedModel loaded;
+  std::unique_ptr<Engine> engine;
+  std::string path;
+  double load_s = 0;  // from the file to an engine that takes requests
+
+  SamplingParams sampling(
+      const SamplingConfig& config) const;  // the model's defaults under the settings
+
+  // The tokenizer, or kInvalidArgument: the model has none and `purpose` ("a text prompt") needs
+  // one.
+  Result<const Tokenizer*> need_tokenizer(std::string_view purpose) const;
+  Result<recipe::ChatTemplate> chat_template() const;
+};
+
+Result<OpenModel> open_model(const std::string& path, const Config& config);
+
+}  // namespace deepmint::cli

@@ -1,0 +1,66 @@
+#include "cli/signals.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+
+#include "core/check.h"
+
+namespace deepmint::cli {
+namespace {
+
+std::atomic<int> g_write_end{-1};
+
+extern "C" void forward_signal(int signal) {
+  const int saved = errno;
+  const auto byte = static_cast<unsigned char>(signal);
+  // A full pipe already holds more signals than anyone will read.
+  if (const int fd = g_write_end.load(); fd >= 0) (void)!::write(fd, &byte, 1);
+  errno = saved;
+}
+
+void set_action(int signal, void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+SignalPipe::SignalPipe(std::initializer_list<int> signals) : signals_(signals) {
+  DEEPMINT_CHECK(g_write_end < 0);
+  int ends[2];
+  DEEPMINT_CHECK(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+  read_end_ = ends[0];
+  g_write_end = ends[1];
+  for (const int signal : signals_) set_action(signal, forward_signal);
+}
+
+SignalPipe::~SignalPipe() {
+  restore_defaults();
+  ::close(g_write_end.exchange(-1));
+  ::close(read_end_);
+}
+
+int SignalPipe::take() {
+  unsigned char byte = 0;
+  return ::read(read_end_, &byte, 1) == 1 ? byte : 0;
+}
+
+void SignalPipe::restore_defaults() {
+  for (const int signal : signals_) set_action(signal, SIG_DFL);
+}
+
+void die_of(int signal) {
+  set_action(signal, SIG_DFL);
+  ::raise(signal);
+  std::_Exit(1);
+}
+
+}  // namespace deepmint::cli
