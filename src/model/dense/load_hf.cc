@@ -1,0 +1,45 @@
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "core/json.h"
+#include "core/mapped_file.h"
+#include "format/safetensors.h"
+#include "model/dense/load_internal.h"
+
+namespace deepmint {
+
+using dense::at;
+
+bool is_dense_hf_architecture(std::string_view a) {
+  return a == "LlamaForCausalLM" || a == "Qwen2ForCausalLM" || a == "Qwen3ForCausalLM";
+}
+
+Result<std::shared_ptr<Model>> load_dense_hf(const std::filesystem::path& folder,
+                                             const DenseLoadOptions& options) {
+  const std::filesystem::path config_path = folder / "config.json";
+  DEEPMINT_TRY(text, MappedFile::open(config_path));
+  const auto bytes = text.bytes();
+  auto json = json::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  if (!json) {
+    json.error().code = ErrorCode::kInvalidFile;  // a file, not a caller's text
+    return at(Result<std::shared_ptr<Model>>(tl::unexpected(std::move(json).error())), config_path);
+  }
+  if (!json->is_object())
+    return fail(ErrorCode::kInvalidFile,
+                fmt::format("expected an object, found {}", json::to_string(json->kind())),
+                config_path.string());
+  const std::filesystem::path named =
+      folder.has_filename() ? folder.filename() : folder.parent_path().filename();
+  DEEPMINT_TRY(config, at(dense::config_from_hf(*json, named.string()), config_path));
+  DEEPMINT_TRY(opened, SafetensorsModel::open(folder));
+  const auto model = std::make_shared<const SafetensorsModel>(std::move(opened));
+  dense::Source source{.naming = dense::Source::Naming::kHuggingFace,
+                       .tensors = model->tensors(),
+                       .files = {},
+                       .owner = model};
+  for (const MappedFile& file : model->files()) source.files.push_back(&file);
+  return at(dense::build(std::move(config), source, options), folder);
+}
+
+}  // namespace deepmint

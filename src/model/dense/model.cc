@@ -1,0 +1,434 @@
+#include "model/dense/model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "core/check.h"
+#include "kernels/rowwise.h"
+
+namespace deepmint::dense {
+namespace {
+
+using kernels::Activations;
+using kernels::ActivationType;
+
+// Up to this many rows the work between two products is done by the caller: handing it to the
+// threads would cost more.
+constexpr size_t kSerialRows = 3;
+// Tiles whose partial results are held at once while a long row is shared among threads.
+constexpr int64_t kWaveTiles = 64;
+
+size_t size_of(int64_t a, int64_t b) { return static_cast<size_t>(a) * static_cast<size_t>(b); }
+
+tl::unexpected<Error> bad_row(size_t row, std::string_view field, std::string message) {
+  return fail(ErrorCode::kInvalidArgument, std::move(message),
+              fmt::format("row {} {}", row, field));
+}
+
+uint32_t types_of(const Linear& linear) {
+  uint32_t types = 0;
+  for (const Linear::Part& p : linear.parts)
+    types |= 1u << static_cast<uint32_t>(kernels::activation_type(p.w.dtype()));
+  return types;
+}
+
+std::string_view arithmetic_of(const Linear& linear) {
+  switch (kernels::activation_type(linear.parts.front().w.dtype())) {
+    case ActivationType::kInt8Block32:
+      return "int8";
+    case ActivationType::kBF16:
+      return "bf16";
+    case ActivationType::kF32:
+      return "f32";
+  }
+  return "f32";
+}
+
+}  // namespace
+
+DenseModel::DenseModel(Config config, Weights weights, std::shared_ptr<ThreadPool> pool)
+    : config_(std::move(config)), weights_(std::move(weights)), pool_(std::move(pool)) {
+  tile_bytes_ = static_cast<size_t>(kernels::kv_tile_bytes(config_.head_dim));
+  part_ = {.name = "kv",
+           .family = StatePart::Family::kGlobal,
+           .bytes = size_of(config_.layers, config_.kv_heads) * tile_bytes_};
+  const int64_t row_macs = config_.hidden * (2 * config_.q_width() + 2 * config_.kv_width()) +
+                           3 * int64_t{config_.hidden} * config_.ffn;
+  info_ = {.architecture = config_.architecture,
+           .name = config_.name,
+           .vocab_size = config_.vocab,
+           .n_layers = config_.layers,
+           .hidden = config_.hidden,
+           .context_tokens = config_.context,
+           .weight_bytes = weights_.bytes,
+           .weight_bytes_per_token = weights_.bytes,
+           .macs_per_row = size_of(config_.layers, row_macs),
+           .macs_per_logit_row = size_of(config_.hidden, config_.vocab),
+           .macs_per_row_and_position = size_of(config_.layers, 2 * config_.q_width()),
+           .arithmetic = arithmetic_of(weights_.layers.front().gate_up),
+           .fingerprint = weights_.fingerprint};
+}
+
+Status DenseModel::reserve(size_t max_rows, size_t max_logit_rows) {
+  max_logit_rows = std::min(max_logit_rows, max_rows);
+  if (max_rows <= max_rows_ && max_logit_rows <= max_logits_) return {};
+  max_rows = std::max(max_rows, max_rows_);
+  max_logit_rows = std::max(max_logit_rows, max_logits_);
+  if (max_rows > size_t{1} << 20)
+    return fail(ErrorCode::kTooLarge,
+                fmt::format("expected at most {} rows in a step, found {}", 1 << 20, max_rows));
+  const Config& c = config_;
+  const auto rows = static_cast<int64_t>(max_rows);
+  try {
+    x_ = AlignedBuffer<float>(size_of(rows, c.hidden));
+    kept_ = AlignedBuffer<float>(size_of(static_cast<int64_t>(max_logit_rows), c.hidden));
+    normed_ = AlignedBuffer<float>(size_of(rows, c.hidden));
+    qkv_ = AlignedBuffer<float>(size_of(rows, c.q_width() + 2 * c.kv_width()));
+    attended_ = AlignedBuffer<float>(size_of(rows, c.q_width()));
+    gate_up_ = AlignedBuffer<float>(size_of(rows, 2 * int64_t{c.ffn}));
+    angles_ = AlignedBuffer<float>(size_of(rows, c.rope.rotary));
+    scratch_ =
+        AlignedBuffer<float>(size_of(pool_->size(), kernels::attention_scratch_floats(c.head_dim)));
+    const int64_t split_units = 2 * int64_t{pool_->size()};
+    const int64_t partial = kernels::partial_floats(c.group(), c.head_dim);
+    partials_ = AlignedBuffer<float>(size_of(split_units * kWaveTiles, partial));
+    states_ = AlignedBuffer<float>(size_of(split_units, partial));
+    const int64_t widest = std::max({int64_t{c.hidden}, int64_t{c.ffn}, c.q_width()});
+    uint32_t types = types_of(weights_.head);
+    for (const Layer& l : weights_.layers)
+      types |= types_of(l.qkv) | types_of(l.output) | types_of(l.gate_up) | types_of(l.down);
+    for (uint32_t t = 0; t < 3; ++t)
+      if ((types >> t & 1) != 0) activations_[t].reserve(rows, widest);
+    runs_.reserve(max_rows);
+    units_.reserve(max_rows * static_cast<size_t>(c.kv_heads));
+    logit_rows_.reserve(max_rows);
+    seen_.resize(max_rows);
+  } catch (const std::bad_alloc&) {
+    max_rows_ = max_logits_ = 0;
+    return fail(ErrorCode::kResourceExhausted,
+                fmt::format("scratch for steps of {} rows does not fit in memory", max_rows));
+  }
+  max_rows_ = max_rows;
+  max_logits_ = max_logit_rows;
+  return {};
+}
+
+// --- checks --------------------------------------------------------------------------------------
+
+// Checks the whole step and fills runs_ and logit_rows_. Touches no state.
+Status DenseModel::plan(const StepInput& in, size_t n_logits) {
+  runs_.clear();
+  logit_rows_.clear();
+  const auto bad = [](std::string message) {
+    return fail(ErrorCode::kInvalidArgument, std::move(message));
+  };
+  if (in.rows.size() > max_rows_)
+    return bad(
+        fmt::format("expected at most the {} rows set aside, found {}", max_rows_, in.rows.size()));
+  if (in.sequences.size() > max_rows_)
+    return bad(
+        fmt::format("expected at most {} sequences, found {}", max_rows_, in.sequences.size()));
+  if (in.state.size() != 1 || (in.state[0].base == nullptr && in.state[0].count > 0) ||
+      reinterpret_cast<uintptr_t>(in.state[0].base) % kCacheLine != 0)
+    return bad("expected one state part of 64-byte aligned memory");
+  std::fill_n(seen_.begin(), in.sequences.size(), uint8_t{0});
+  for (size_t i = 0; i < in.rows.size(); ++i) {
+    const Row& row = in.rows[i];
+    if (row.token < 0 || row.token >= config_.vocab)
+      return bad_row(
+          i, "token",
+          fmt::format("expected an id from 0 to {}, found {}", config_.vocab - 1, row.token));
+    if (row.position < 0 || row.position >= config_.context)
+      return bad_row(i, "position",
+                     fmt::format("expected 0 to {}, found {}", config_.context - 1, row.position));
+    if (row.sequence >= in.sequences.size())
+      return bad_row(i, "sequence",
+                     fmt::format("expected below {}, found {}", in.sequences.size(), row.sequence));
+    if (row.window_floor != 0)
+      return bad_row(
+          i, "window_floor",
+          fmt::format("expected 0: a dense model has no window, found {}", row.window_floor));
+    if (row.layer_begin != 0 || row.layer_end < config_.layers)
+      return bad_row(i, "layers",
+                     fmt::format("expected all {} layers, found {} to {}", config_.layers,
+                                 row.layer_begin, row.layer_end));
+    if (row.image_row != -1)
+      return bad_row(i, "image_row",
+                     fmt::format("expected -1: a dense model sees no images, "
+                                 "found {}",
+                                 row.image_row));
+    if (row.needs_logits) logit_rows_.push_back(static_cast<uint32_t>(i));
+    if (i > 0 && in.rows[i - 1].sequence == row.sequence) {
+      if (row.position != in.rows[i - 1].position + 1)
+        return bad_row(i, "position",
+                       fmt::format("expected {} after the row before, found {}",
+                                   in.rows[i - 1].position + 1, row.position));
+      ++runs_.back().rows;
+      continue;
+    }
+    if (seen_[row.sequence] != 0)
+      return bad_row(i, "sequence",
+                     fmt::format("expected the rows of sequence {} together", row.sequence));
+    seen_[row.sequence] = 1;
+    runs_.push_back({i, 1, row.position, in.sequences[row.sequence].blocks.data()});
+  }
+  for (const Run& run : runs_) {
+    const auto& blocks = in.sequences[in.rows[run.first_row].sequence].blocks;
+    const size_t needed = (static_cast<size_t>(run.position) + run.rows - 1) / kBlockTokens + 1;
+    if (blocks.size() < needed)
+      return bad_row(run.first_row, "blocks",
+                     fmt::format("expected {} blocks for {} positions, found {}", needed,
+                                 static_cast<size_t>(run.position) + run.rows, blocks.size()));
+    for (size_t b = 0; b < needed; ++b)
+      if (static_cast<size_t>(blocks[b]) >= in.state[0].count)
+        return bad_row(run.first_row, "blocks",
+                       fmt::format("expected block {} below {}, found {}", b, in.state[0].count,
+                                   static_cast<size_t>(blocks[b])));
+  }
+  if (logit_rows_.size() > max_logits_)
+    return bad(fmt::format("expected at most the {} rows with logits set aside, found {}",
+                           max_logits_, logit_rows_.size()));
+  if (n_logits != logit_rows_.size() * static_cast<size_t>(config_.vocab))
+    return bad(fmt::format("expected room for {} rows of {} logits, found {} floats",
+                           logit_rows_.size(), config_.vocab, n_logits));
+  return {};
+}
+
+// --- one step ------------------------------------------------------------------------------------
+
+template <class Body>
+void DenseModel::for_rows(size_t rows, Body&& body) {
+  if (rows <= kSerialRows) {
+    for (size_t row = 0; row < rows; ++row) body(row, 0);
+    return;
+  }
+  pool_->run(rows, [&](size_t begin, size_t end, int worker) {
+    for (size_t row = begin; row < end; ++row) body(row, worker);
+  });
+}
+
+// Gives each activation form that `next` takes the rows of x: [rows, next.k].
+void DenseModel::convert(const float* x, size_t rows, const Linear& next) {
+  const uint32_t types = types_of(next);
+  const auto m = static_cast<int64_t>(rows);
+  for (uint32_t t = 0; t < 3; ++t)
+    if ((types >> t & 1) != 0)
+      activations_[t].set(static_cast<ActivationType>(t), x, m, next.k, next.k, *pool_);
+}
+
+void DenseModel::normalize(const float* x, size_t rows, const AlignedBuffer<float>& weight,
+                           const Linear& next) {
+  const int64_t n = config_.hidden;
+  for_rows(rows, [&](size_t row, int) {
+    kernels::rms_norm(x + row * static_cast<size_t>(n), weight.data(), n, config_.norm_eps,
+                      normed_.data() + row * static_cast<size_t>(n));
+  });
+  convert(normed_.data(), rows, next);
+}
+
+void DenseModel::apply(const Linear& linear, float* y, int64_t stride, bool add) {
+  for (const Linear::Part& p : linear.parts)
+    kernels::linear(p.w, activations(kernels::activation_type(p.w.dtype())), y + p.first_output,
+                    stride, *pool_, add);
+}
+
+void DenseModel::embed(const StepInput& in) {
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  const size_t bytes = weights_.embedding.bytes.size() / static_cast<size_t>(config_.vocab);
+  const auto rotary = static_cast<size_t>(config_.rope.rotary);
+  for_rows(in.rows.size(), [&](size_t row, int) {
+    const Row& r = in.rows[row];
+    kernels::dequantize_row(weights_.embedding.dtype,
+                            weights_.embedding.bytes.data() + static_cast<size_t>(r.token) * bytes,
+                            config_.hidden, x_.data() + row * hidden);
+    weights_.rope.fill(r.position, angles_.data() + row * rotary);
+  });
+}
+
+// Bias, Q/K norm and rotation in place; K and V to their pages.
+void DenseModel::write_kv(int index, const StepInput& in, size_t rows) {
+  const Config& c = config_;
+  const Layer& l = weights_.layers[static_cast<size_t>(index)];
+  const int64_t width = c.q_width() + 2 * c.kv_width(), dim = c.head_dim;
+  const float q_scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  std::byte* layer_base = in.state[0].base + size_of(index, c.kv_heads) * tile_bytes_;
+  for_rows(rows, [&](size_t i, int) {
+    const Row& row = in.rows[i];
+    float* qkv = qkv_.data() + i * static_cast<size_t>(width);
+    if (l.qkv_bias.size() != 0) kernels::add(l.qkv_bias.data(), width, qkv);
+    const float* angles = angles_.data() + i * static_cast<size_t>(c.rope.rotary);
+    for (int32_t head = 0; head < c.heads + c.kv_heads; ++head) {
+      float* x = qkv + head * dim;
+      const bool is_q = head < c.heads;
+      if (const auto& norm = is_q ? l.q_norm : l.k_norm; norm.size() != 0)
+        kernels::rms_norm(x, norm.data(), dim, c.norm_eps, x);
+      kernels::rope(x, angles, c.rope.rotary, kernels::RopePairing::kHalves);
+    }
+    kernels::scale(q_scale, c.q_width(), qkv);
+    if (row.position < row.write_global_from) return;
+    const BlockId block =
+        in.sequences[row.sequence].blocks[static_cast<size_t>(row.position / kBlockTokens)];
+    std::byte* tiles = layer_base + static_cast<size_t>(block) * part_.bytes;
+    const float* k = qkv + c.q_width();
+    for (int32_t head = 0; head < c.kv_heads; ++head)
+      kernels::kv_write(tiles + static_cast<size_t>(head) * tile_bytes_, dim,
+                        row.position % kBlockTokens, k + head * dim, k + c.kv_width() + head * dim);
+  });
+}
+
+kernels::AttentionJob DenseModel::job_of(const AttentionUnit& u, const std::byte* layer_base) {
+  const int64_t width = config_.q_width() + 2 * config_.kv_width();
+  const int64_t head = int64_t{u.kv_head} * config_.group() * config_.head_dim;
+  return {
+      .q = qkv_.data() + u.q_row * width + head,
+      .q_stride = width,
+      .out = attended_.data() + u.out_row * config_.q_width() + head,
+      .out_stride = config_.q_width(),
+      .rows = u.rows,
+      .group = config_.group(),
+      .head_dim = config_.head_dim,
+      .position = u.position,
+      .pages = {layer_base + static_cast<size_t>(u.kv_head) * tile_bytes_, part_.bytes, u.blocks}};
+}
+
+// Fills attended_: a row for every row of the step, or for the rows with logits only.
+void DenseModel::attention(int index, const StepInput& in, bool keep_all) {
+  const std::byte* layer_base = in.state[0].base + size_of(index, config_.kv_heads) * tile_bytes_;
+  // About 48 queries fill the register blocks and keep scores and results in the first-level cache.
+  const auto most = static_cast<size_t>(std::max(1, 48 / config_.group()));
+  units_.clear();
+  bool single_rows = true;
+  const auto add_rows = [&](const Run& run, size_t first, size_t count, size_t out_row) {
+    for (size_t done = 0; done < count; done += most) {
+      const size_t rows = std::min(most, count - done);
+      single_rows = single_rows && rows == 1;
+      for (int32_t head = 0; head < config_.kv_heads; ++head)
+        units_.push_back({static_cast<uint32_t>(first + done),
+                          static_cast<uint32_t>(out_row + done), static_cast<uint32_t>(rows),
+                          run.position + static_cast<int32_t>(first + done - run.first_row), head,
+                          run.blocks});
+    }
+  };
+  size_t out_row = 0;
+  for (const Run& run : runs_) {
+    if (keep_all) {
+      add_rows(run, run.first_row, run.rows, run.first_row);
+      continue;
+    }
+    for (; out_row < logit_rows_.size() && logit_rows_[out_row] < run.first_row + run.rows;
+         ++out_row)
+      add_rows(run, logit_rows_[out_row], 1, out_row);
+  }
+  if (single_rows && units_.size() < 2 * static_cast<size_t>(pool_->size())) {
+    attention_in_tiles(index, in);
+    return;
+  }
+  const auto scratch = static_cast<size_t>(kernels::attention_scratch_floats(config_.head_dim));
+  pool_->run(
+      units_.size(),
+      [&](size_t begin, size_t end, int worker) {
+        for (size_t u = begin; u < end; ++u)
+          kernels::attend(job_of(units_[u], layer_base),
+                          scratch_.data() + static_cast<size_t>(worker) * scratch);
+      },
+      1);
+}
+
+// Few rows: threads share the tiles of each, in waves that bound the memory for partial results.
+void DenseModel::attention_in_tiles(int index, const StepInput& in) {
+  const std::byte* layer_base = in.state[0].base + size_of(index, config_.kv_heads) * tile_bytes_;
+  const auto scratch = static_cast<size_t>(kernels::attention_scratch_floats(config_.head_dim));
+  const int64_t partial = kernels::partial_floats(config_.group(), config_.head_dim);
+  const auto tiles_of = [](const AttentionUnit& u) {
+    return int64_t{u.position} / kBlockTokens + 1;
+  };
+  int64_t longest = 0;
+  for (const AttentionUnit& u : units_) longest = std::max(longest, tiles_of(u));
+  for (int64_t wave = 0; wave < longest; wave += kWaveTiles) {
+    const int64_t tiles = std::min(kWaveTiles, longest - wave);
+    pool_->run(units_.size() * static_cast<size_t>(tiles),
+               [&](size_t begin, size_t end, int worker) {
+                 for (size_t item = begin; item < end; ++item) {
+                   const size_t u = item / static_cast<size_t>(tiles);
+                   const auto t = static_cast<int64_t>(item % static_cast<size_t>(tiles));
+                   if (wave + t >= tiles_of(units_[u])) continue;
+                   kernels::attend_partials(
+                       job_of(units_[u], layer_base), wave + t, wave + t + 1,
+                       partials_.data() + (static_cast<int64_t>(u) * kWaveTiles + t) * partial,
+                       scratch_.data() + static_cast<size_t>(worker) * scratch);
+                 }
+               });
+    for (size_t u = 0; u < units_.size(); ++u) {
+      const int64_t end = std::min(wave + tiles, tiles_of(units_[u]));
+      if (wave < end)
+        kernels::attend_combine(job_of(units_[u], layer_base), wave, end,
+                                partials_.data() + static_cast<int64_t>(u) * kWaveTiles * partial,
+                                states_.data() + static_cast<int64_t>(u) * partial);
+    }
+  }
+}
+
+Status DenseModel::forward(const StepInput& in, std::span<float> logits, Tap* tap) {
+  DEEPMINT_CHECK_OK(plan(in, logits.size()));
+  const Config& c = config_;
+  const size_t rows = in.rows.size();
+  if (rows == 0) return {};
+  const auto hidden = static_cast<size_t>(c.hidden);
+  embed(in);
+  if (tap != nullptr) tap->sublayer(-1, "embed", {x_.data(), rows * hidden}, hidden);
+  for (int index = 0; index < c.layers; ++index) {
+    const Layer& l = weights_.layers[static_cast<size_t>(index)];
+    normalize(x_.data(), rows, l.attn_norm, l.qkv);
+    apply(l.qkv, qkv_.data(), l.qkv.n, false);
+    write_kv(index, in, rows);
+    // After the last K/V only rows with logits go on. A tap sees every row: nothing is skipped.
+    const bool keep_all = index + 1 < c.layers || tap != nullptr || logit_rows_.size() == rows;
+    const size_t kept = keep_all ? rows : logit_rows_.size();
+    if (kept == 0) return {};
+    float* x = x_.data();
+    if (!keep_all) {
+      x = kept_.data();
+      for (size_t i = 0; i < kept; ++i)
+        std::memcpy(x + i * hidden, x_.data() + logit_rows_[i] * hidden, hidden * sizeof(float));
+    }
+    attention(index, in, keep_all);
+    convert(attended_.data(), kept, l.output);
+    apply(l.output, x, c.hidden, true);
+    if (tap != nullptr) tap->sublayer(index, "attn", {x, kept * hidden}, hidden);
+
+    normalize(x, kept, l.ffn_norm, l.gate_up);
+    apply(l.gate_up, gate_up_.data(), l.gate_up.n, false);
+    for_rows(kept, [&](size_t row, int) {
+      float* gate = gate_up_.data() + row * 2 * static_cast<size_t>(c.ffn);
+      kernels::swiglu(gate, gate + c.ffn, c.ffn, gate);
+    });
+    {
+      const uint32_t types = types_of(l.down);
+      for (uint32_t t = 0; t < 3; ++t)
+        if ((types >> t & 1) != 0)
+          activations_[t].set(static_cast<ActivationType>(t), gate_up_.data(),
+                              static_cast<int64_t>(kept), c.ffn, 2 * int64_t{c.ffn}, *pool_);
+    }
+    apply(l.down, x, c.hidden, true);
+    if (tap != nullptr) tap->sublayer(index, "mlp", {x, kept * hidden}, hidden);
+  }
+  if (logit_rows_.empty()) return {};
+  // Rows with logits stand in kept_ by now, or all rows are in x_.
+  const bool in_kept = tap == nullptr && logit_rows_.size() != rows;
+  if (!in_kept)
+    for (size_t i = 0; i < logit_rows_.size(); ++i)
+      std::memcpy(kept_.data() + i * hidden, x_.data() + logit_rows_[i] * hidden,
+                  hidden * sizeof(float));
+  normalize(kept_.data(), logit_rows_.size(), weights_.final_norm, weights_.head);
+  if (tap != nullptr)
+    tap->sublayer(c.layers, "norm", {normed_.data(), logit_rows_.size() * hidden}, hidden);
+  apply(weights_.head, logits.data(), c.vocab, false);
+  return {};
+}
+
+}  // namespace deepmint::dense

@@ -1,0 +1,87 @@
+// A dense model in memory: weights, and one forward step over a ragged batch (model/model.h).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/aligned.h"
+#include "core/thread_pool.h"
+#include "kernels/attention.h"
+#include "kernels/linear.h"
+#include "model/dense/config.h"
+#include "model/dense/weights.h"
+#include "model/model.h"
+
+namespace deepmint::dense {
+
+// State: one global part, "kv". A block holds, for every layer, for every K/V head, one tile of
+// kernels/attention.h: layer-major, then head.
+//
+// Rows of dense models use neither window_floor, layer ranges nor image rows; other values than the
+// defaults are refused. Rows below write_global_from leave their K/V as it is.
+class DenseModel : public Model {
+ public:
+  DenseModel(Config config, Weights weights, std::shared_ptr<ThreadPool> pool);
+
+  const ModelInfo& info() const override { return info_; }
+  std::span<const StatePart> state_parts() const override { return {&part_, 1}; }
+  Status reserve(size_t max_rows, size_t max_logit_rows) override;
+  Status forward(const StepInput& input, std::span<float> logits, Tap* tap) override;
+
+ private:
+  // Rows of one sequence in this step.
+  struct Run {
+    size_t first_row = 0, rows = 0;
+    int32_t position = 0;
+    const BlockId* blocks = nullptr;
+  };
+  // Work of one attention call: a few rows of a run and one K/V head.
+  struct AttentionUnit {
+    uint32_t q_row = 0, out_row = 0, rows = 0;
+    int32_t position = 0, kv_head = 0;
+    const BlockId* blocks = nullptr;
+  };
+
+  Status plan(const StepInput& input, size_t n_logits);
+  void embed(const StepInput& input);
+  void layer(int index, const StepInput& input, size_t rows, bool keep_all);
+  void normalize(const float* x, size_t rows, const AlignedBuffer<float>& weight,
+                 const Linear& next);
+  void convert(const float* x, size_t rows, const Linear& next);
+  void apply(const Linear& linear, float* y, int64_t stride, bool add);
+  void write_kv(int index, const StepInput& input, size_t rows);
+  void attention(int index, const StepInput& input, bool keep_all);
+  void attention_in_tiles(int index, const StepInput& input);
+  kernels::AttentionJob job_of(const AttentionUnit& unit, const std::byte* layer_base);
+  kernels::Activations& activations(kernels::ActivationType type) {
+    return activations_[static_cast<size_t>(type)];
+  }
+  template <class Body>
+  void for_rows(size_t rows, Body&& body);
+
+  const Config config_;
+  const Weights weights_;
+  const std::shared_ptr<ThreadPool> pool_;
+  ModelInfo info_;
+  StatePart part_;
+  size_t tile_bytes_ = 0;
+
+  // Scratch of one step; sizes are set by reserve().
+  size_t max_rows_ = 0, max_logits_ = 0;
+  AlignedBuffer<float> x_;     // [rows, hidden] residual stream
+  AlignedBuffer<float> kept_;  // [logit rows, hidden] the same of rows that go on past the last K/V
+  AlignedBuffer<float> normed_;    // [rows, hidden]
+  AlignedBuffer<float> qkv_;       // [rows, q_width + 2 kv_width]
+  AlignedBuffer<float> attended_;  // [rows, q_width]
+  AlignedBuffer<float> gate_up_;   // [rows, 2 ffn]; SwiGLU leaves its result in the first half
+  AlignedBuffer<float> angles_;    // [rows, rotary] cosines and sines
+  AlignedBuffer<float> scratch_;   // [threads] of attention_scratch_floats
+  AlignedBuffer<float> partials_, states_;  // attention_in_tiles
+  kernels::Activations activations_[3];     // by ActivationType
+  std::vector<Run> runs_;
+  std::vector<AttentionUnit> units_;
+  std::vector<uint32_t> logit_rows_;
+  std::vector<uint8_t> seen_;  // [sequences]
+};
+
+}  // namespace deepmint::dense
