@@ -1,8 +1,9 @@
-// JSON in and out. Objects keep the order and the duplicates of their keys; numbers keep their spelling, because a 30-digit
-// integer, 1e999 and -0 are all legal JSON that a double would change.
+// JSON in and out. Objects keep the order and the duplicates of their keys; numbers keep their
+// spelling, because a 30-digit integer, 1e999 and -0 are all legal JSON that a double would change.
 //
 //   DEEPMINT_TRY(doc, json::parse(text));
-//   if (const json::Value* name = doc.find("name"); name && name->is_string()) use(name->as_string());
+//   if (const json::Value* name = doc.find("name"); name && name->is_string())
+//   use(name->as_string());
 //
 //   json::Writer w;
 //   w.begin_object().key("id").value(7).key("tags").begin_array().value("a").end_array().end_object();
@@ -55,10 +56,12 @@ class Value {
   Array& items() { return std::get<Array>(v_); }
   Object& members() { return std::get<Object>(v_); }
 
-  // Exact value of a number, or nullopt: not a number, has a fraction (1.0 and 1e2 count as integers), out of range.
+  // Exact value of a number, or nullopt: not a number, has a fraction (1.0 and 1e2 count as
+  // integers), out of range.
   std::optional<int64_t> to_int64() const;
   std::optional<uint64_t> to_uint64() const;
-  std::optional<double> to_double() const;  // nearest double; nullopt when not a number or when it overflows
+  std::optional<double> to_double()
+      const;  // nearest double; nullopt when not a number or when it overflows
 
   // Member by key; the last one when there are duplicates; nullptr when absent or not an object.
   const Value* find(std::string_view key) const;
@@ -81,23 +84,28 @@ struct Member {
 
 struct ParseLimits {
   size_t max_bytes = size_t{1} << 30;
-  int max_depth = 128;                // nesting of arrays and objects
-  size_t max_values = 50'000'000;     // values in the whole document
+  int max_depth = 128;             // nesting of arrays and objects
+  size_t max_values = 50'000'000;  // values in the whole document
 };
 
-// One document with optional white space around it. Errors: kInvalidArgument with the byte offset in `where`
-// ("byte 17"), kTooLarge when a limit is passed. Strings are valid UTF-8; a lone surrogate escape is an error.
+// One document with optional white space around it. Errors: kInvalidArgument with the byte offset
+// in `where`
+// ("byte 17"), kTooLarge when a limit is passed. Strings are valid UTF-8; a lone surrogate escape
+// is an error.
 Result<Value> parse(std::string_view text, const ParseLimits& limits = {});
 
 // Compact text; numbers as spelled; only `"`, `\` and bytes below 0x20 are escaped.
 std::string dump(const Value& value);
 void append_escaped(std::string& out, std::string_view s);  // with the quotes; s is valid UTF-8
 
-// Append-only writer of compact JSON. Puts commas and colons itself; the caller keeps the structure balanced.
+// Append-only writer of compact JSON. Puts commas and colons itself; the caller keeps the structure
+// balanced.
 class Writer {
  public:
   Writer() = default;
-  explicit Writer(std::string buffer) : out_(std::move(buffer)) { out_.clear(); }  // reuses capacity
+  explicit Writer(std::string buffer) : out_(std::move(buffer)) {
+    out_.clear();
+  }  // reuses capacity
 
   Writer& begin_object() { return open('{'); }
   Writer& end_object() { return close('}'); }
@@ -108,17 +116,24 @@ class Writer {
   Writer& value(const char* s) { return value(std::string_view(s)); }
   Writer& value(bool b);
   Writer& value(int v) { return value(static_cast<int64_t>(v)); }
+  Writer& value(unsigned v) { return value(static_cast<uint64_t>(v)); }
   Writer& value(int64_t v);
   Writer& value(uint64_t v);
-  Writer& value(float v);             // shortest round trip as float; NaN and infinities become null
-  Writer& value(double v);            // shortest round trip; NaN and infinities become null
+  Writer& value(float v);   // shortest round trip as float; NaN and infinities become null
+  Writer& value(double v);  // shortest round trip; NaN and infinities become null
   Writer& value(const Value& v);
   Writer& null();
   Writer& raw(std::string_view json);  // a complete JSON value
 
   const std::string& str() const { return out_; }
-  std::string take() { first_ = true; return std::move(out_); }
-  void clear() { out_.clear(); first_ = true; }
+  std::string take() {
+    first_ = true;
+    return std::move(out_);
+  }
+  void clear() {
+    out_.clear();
+    first_ = true;
+  }
 
  private:
   Writer& open(char c);

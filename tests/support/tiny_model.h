@@ -20,6 +20,7 @@
 
 #include "core/dtype.h"
 #include "support/gguf_writer.h"
+#include "support/random.h"
 
 namespace deepmint::testing {
 
@@ -71,17 +72,5 @@ std::string random_rows(DType type, uint64_t rows, uint64_t k, float std, uint64
 // Round-to-nearest-even conversions of finite values; overflow gives infinity.
 uint16_t to_f16(float value);
 uint16_t to_bf16(float value);
-
-// SplitMix64: small, seedable, the same everywhere.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t next();
-  uint64_t below(uint64_t n) { return next() % n; }  // n > 0; slightly uneven for huge n
-  double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }  // [0, 1)
-
- private:
-  uint64_t state_;
-};
 
 }  // namespace deepmint::testing
