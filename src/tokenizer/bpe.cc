@@ -45,22 +45,26 @@ Result<Bpe> Bpe::create(const TokenizerSpec& spec) {
   Bpe bpe;
   bpe.spec_ = &spec;
   const size_t n = spec.vocab.size();
-  std::vector<bool> hidden(n, false), special(n, false);
+  std::vector<bool> is_added(n, false), special(n, false), hidden(n, false);
   for (const auto& added : spec.added) {
-    hidden[static_cast<size_t>(added.id)] = true;
-    special[static_cast<size_t>(added.id)] = added.special;
+    const auto id = static_cast<size_t>(added.id);
+    is_added[id] = hidden[id] = true;
+    special[id] = special[id] || added.special;
   }
-  for (TokenId id : spec.decode_only)
+  const auto hide = [&](TokenId id) {
     hidden[static_cast<size_t>(id)] = special[static_cast<size_t>(id)] = true;
-  for (const auto& fallback : spec.byte_fallback)
-    hidden[static_cast<size_t>(fallback.second)] = special[static_cast<size_t>(fallback.second)] =
-        true;
+  };
+  for (TokenId id : spec.decode_only) hide(id);
+  for (const auto& fallback : spec.byte_fallback) hide(fallback.second);
 
-  // Ordinary tokens first: an added token with the same bytes must not hide one.
+  // Ordinary tokens first: an added token with the same bytes must not hide one. Control tokens are
+  // left out, so that no text gives one; but a byte keeps its only token, whatever the flags of
+  // that token.
   bpe.whole_ = TokenTable(n);
   for (const bool added : {false, true})
     for (size_t id = 0; id < n; ++id)
-      if (hidden[id] == added && !special[id] && !spec.vocab[id].empty())
+      if (hidden[id] == added && !spec.vocab[id].empty() &&
+          (!special[id] || (is_added[id] && spec.vocab[id].size() == 1)))
         bpe.whole_.insert(spec.vocab[id], static_cast<TokenId>(id));
 
   for (unsigned byte = 0; byte < 256; ++byte) {
@@ -73,17 +77,22 @@ Result<Bpe> Bpe::create(const TokenizerSpec& spec) {
   size_t capacity = 16;
   while (capacity < spec.merges.size() * 2) capacity *= 2;
   bpe.merges_.resize(capacity);
+  TokenTable controls(spec.added.size());
+  for (const auto& added : spec.added)
+    if (added.special) controls.insert(spec.vocab[static_cast<size_t>(added.id)], added.id);
   std::string joined;
   for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
     const auto [left, right] = spec.merges[rank];
     joined = spec.vocab[static_cast<size_t>(left)];
     joined += spec.vocab[static_cast<size_t>(right)];
     const TokenId id = bpe.whole_.find(joined);
-    if (id < 0)
+    if (id < 0) {
+      if (controls.find(joined) >= 0) continue;
       return fail(
           ErrorCode::kInvalidFile,
           fmt::format("its result \"{}\" is not in the vocabulary", byte_level::encode(joined)),
           fmt::format("merge {}", rank));
+    }
     bpe.insert_merge(left, right, static_cast<int32_t>(rank), id);
   }
   return bpe;
@@ -114,7 +123,7 @@ void Bpe::merge_short(std::vector<TokenId>& symbols) const {
     return merge == nullptr ? kNoRank : merge->rank;
   };
   for (size_t i = 0; i < symbols.size(); ++i) rank[i] = rank_at(i);
-  while (true) {
+  while (symbols.size() > 1) {
     const auto best =
         std::min_element(rank.begin(), rank.begin() + static_cast<long>(symbols.size()));
     if (*best == kNoRank) return;

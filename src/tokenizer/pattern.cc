@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 
 #include "core/utf8.h"
@@ -31,9 +32,30 @@ constexpr std::array kDeepSeekV3Patterns = {
 constexpr std::array kAllPre = {PreTokenizer::kGpt2, PreTokenizer::kLlama3, PreTokenizer::kQwen2,
                                 PreTokenizer::kSmolLm, PreTokenizer::kDeepSeekV3};
 
-constexpr std::array<std::string_view, 11> kScripts = {
-    "Arabic", "Cyrillic", "Devanagari", "Greek", "Han", "Hangul",
-    "Hebrew", "Hiragana", "Katakana",   "Latin", "Thai"};
+// The scripts that pre-tokenizers ask for, of Unicode 16.0.
+std::optional<Ranges> script_ranges(std::string_view name) {
+  if (name == "Han")
+    return Ranges{{0x2E80, 0x2E99},   {0x2E9B, 0x2EF3},   {0x2F00, 0x2FD5},   {0x3005, 0x3005},
+                  {0x3007, 0x3007},   {0x3021, 0x3029},   {0x3038, 0x303B},   {0x3400, 0x4DBF},
+                  {0x4E00, 0x9FFF},   {0xF900, 0xFA6D},   {0xFA70, 0xFAD9},   {0x16FE2, 0x16FE3},
+                  {0x16FF0, 0x16FF1}, {0x20000, 0x2A6DF}, {0x2A700, 0x2B739}, {0x2B740, 0x2B81D},
+                  {0x2B820, 0x2CEA1}, {0x2CEB0, 0x2EBE0}, {0x2EBF0, 0x2EE5D}, {0x2F800, 0x2FA1D},
+                  {0x30000, 0x3134A}, {0x31350, 0x323AF}};
+  if (name == "Hiragana")
+    return Ranges{{0x3041, 0x3096},   {0x309D, 0x309F},   {0x1B001, 0x1B11F},
+                  {0x1B132, 0x1B132}, {0x1B150, 0x1B152}, {0x1F200, 0x1F200}};
+  if (name == "Katakana")
+    return Ranges{{0x30A1, 0x30FA},   {0x30FD, 0x30FF},   {0x31F0, 0x31FF},   {0x32D0, 0x32FE},
+                  {0x3300, 0x3357},   {0xFF66, 0xFF6F},   {0xFF71, 0xFF9D},   {0x1AFF0, 0x1AFF3},
+                  {0x1AFF5, 0x1AFFB}, {0x1AFFD, 0x1AFFE}, {0x1B000, 0x1B000}, {0x1B120, 0x1B122},
+                  {0x1B155, 0x1B155}, {0x1B164, 0x1B167}};
+  if (name == "Hangul")
+    return Ranges{{0x1100, 0x11FF}, {0x302E, 0x302F}, {0x3131, 0x318E}, {0x3200, 0x321E},
+                  {0x3260, 0x327E}, {0xA960, 0xA97C}, {0xAC00, 0xD7A3}, {0xD7B0, 0xD7C6},
+                  {0xD7CB, 0xD7FB}, {0xFFA0, 0xFFBE}, {0xFFC2, 0xFFC7}, {0xFFCA, 0xFFCF},
+                  {0xFFD2, 0xFFD7}, {0xFFDA, 0xFFDC}};
+  return std::nullopt;
+}
 
 Ranges merge(Ranges a, const Ranges& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -48,10 +70,11 @@ Ranges merge(Ranges a, const Ranges& b) {
   return out;
 }
 
-// \w of Oniguruma 6.9.10, found by probing all code points: L, M, Nd, Nl, Pc, and these.
-Ranges word_ranges() {
-  Ranges out = {{0xB2, 0xB3},       {0xB9, 0xB9},       {0xBC, 0xBE},      {0x24B6, 0x24E9},
-                {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
+// \w of Oniguruma 6.9.10, found by probing all code points: L, M, Nd, Nl, Pc, circled and squared
+// letters, and outside of classes the superscripts and fractions of Latin 1.
+Ranges word_ranges(bool inside_class) {
+  Ranges out = {{0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
+  if (!inside_class) out = merge(std::move(out), {{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}});
   for (std::string_view name : {"L", "M", "Nd", "Nl", "Pc"})
     out = merge(std::move(out), *unicode::category_ranges(name));
   return out;
@@ -78,6 +101,18 @@ struct Translator {
   }
 
   Status run() {
+    // Caseless, Oniguruma lets "ß" match "ss" and "ﬆ" match "st"; PCRE2 compares one character with
+    // one.
+    if (in.find("(?i") != std::string_view::npos) {
+      std::string lower;
+      for (char c : in) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      for (std::string_view folded : {"ss", "st", "ff", "fi", "fl"})
+        if (const size_t found = lower.find(folded); found != std::string::npos)
+          return unsupported(fmt::format("(?i with \"{}\"", folded), found);
+      for (size_t i = 0; i < in.size(); ++i)
+        if (static_cast<unsigned char>(in[i]) >= 0x80)
+          return unsupported("(?i with characters beyond ASCII", i);
+    }
     while (at < in.size()) DEEPMINT_CHECK_OK(step());
     return {};
   }
@@ -194,10 +229,10 @@ struct Translator {
         put_set(in_class(unicode::complement(unicode::space_ranges())), inside);
         return {};
       case 'w':
-        put_set(in_class(word_ranges()), inside);
+        put_set(in_class(word_ranges(inside)), inside);
         return {};
       case 'W':
-        put_set(in_class(unicode::complement(word_ranges())), inside);
+        put_set(in_class(unicode::complement(word_ranges(inside))), inside);
         return {};
       case 'd':
         put_category("Nd", false, inside);
@@ -298,16 +333,8 @@ struct Translator {
       put_set(in_class(negated ? unicode::complement(ranges) : ranges), inside);
     } else if (unicode::category_ranges(name)) {
       put_category(name, negated, inside);
-    } else if (std::find(kScripts.begin(), kScripts.end(), name) != kScripts.end() &&
-               !(negated && inside)) {
-      // Han grew by two blocks after 14.0; the others did not.
-      const std::string set =
-          fmt::format("\\p{{sc:{}}}{}", name,
-                      name == "Han" ? "\\x{2ebf0}-\\x{2ee5d}\\x{31350}-\\x{323af}" : "");
-      if (negated)
-        out += "[^" + set + "]";
-      else
-        put_set(set, inside);
+    } else if (const auto script = script_ranges(name)) {
+      put_set(in_class(negated ? unicode::complement(*script) : *script), inside);
     } else {
       return unsupported(in.substr(start, at - start), start);
     }
