@@ -254,8 +254,7 @@ class Reader {
 };
 
 // Settings of related families that change the arithmetic; fine while they switch nothing on.
-constexpr std::array<NeutralKey, 24> kHfNeutralKeys = {{
-    {"attention_bias", 0, 0},
+constexpr std::array<NeutralKey, 23> kHfNeutralKeys = {{
     {"mlp_bias", 0, 0},
     {"use_bias", 0, 0},
     {"use_sliding_window", 0, 0},
@@ -459,6 +458,8 @@ Result<Config> config_from_hf(const json::Value& config, std::string_view name) 
   c.name = name;
   for (const NeutralKey& key : kHfNeutralKeys)
     DEEPMINT_CHECK_OK(r.neutral(key.key, key.off, key.also_off));
+  // Qwen2 has a QKV bias whatever this says; elsewhere it would put one on the output as well.
+  if (c.architecture != "qwen2") DEEPMINT_CHECK_OK(r.neutral("attention_bias", 0, 0));
   // Qwen folders state a window that use_sliding_window (checked above) leaves off.
   if (c.architecture == "llama") DEEPMINT_CHECK_OK(r.neutral("sliding_window", 0, 0));
   if (const json::Value* types = r.find("layer_types")) {

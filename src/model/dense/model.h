@@ -19,6 +19,8 @@ namespace deepmint::dense {
 //
 // Rows of dense models use neither window_floor, layer ranges nor image rows; other values than the
 // defaults are refused. Rows below write_global_from leave their K/V as it is.
+// Taps: "embed" (layer -1), "attn" and "mlp" give the residual stream after the sublayer, "norm"
+// (layer n_layers) the rows that need logits.
 class DenseModel : public Model {
  public:
   DenseModel(Config config, Weights weights, std::shared_ptr<ThreadPool> pool);
