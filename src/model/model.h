@@ -30,6 +30,7 @@ struct Row {
   TokenId token = 0;
   bool needs_logits = false;           // produce the logits of position + 1
   int32_t window_floor = 0;            // window attention reads no position below this (replay)
+  int32_t decoder_floor = 0;           // the same, in layers after the last global source only
   int32_t write_global_from = 0;       // global state of positions below this is already there and must not be rewritten
   int16_t layer_begin = 0;             // layers [layer_begin, layer_end) run for this row (decoder-tail skipping)
   int16_t layer_end = std::numeric_limits<int16_t>::max();
