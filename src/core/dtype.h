@@ -9,8 +9,23 @@
 namespace deepmint {
 
 enum class DType : uint8_t {
-  kF32, kF16, kBF16, kF8E4M3, kF8E8M0, kI8, kU8, kI32, kI64,
-  kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ5_K, kQ6_K,
+  kF32,
+  kF16,
+  kBF16,
+  kF8E4M3,
+  kF8E8M0,
+  kI8,
+  kU8,
+  kI32,
+  kI64,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
 };
 
 struct DTypeInfo {
@@ -20,7 +35,8 @@ struct DTypeInfo {
 };
 const DTypeInfo& info(DType type);
 
-// Bytes of `elements` values in one contiguous row; nullopt on overflow or when elements is not a multiple of the block.
+// Bytes of `elements` values in one contiguous row; nullopt on overflow or when elements is not a
+// multiple of the block.
 std::optional<uint64_t> row_bytes(DType type, uint64_t elements);
 
 }  // namespace deepmint
