@@ -137,8 +137,9 @@ Status check(const Config& c, Reader& r) {
       r.require(s[i] < c.layers, name,
                 fmt::format("expected layers below {}, found {}", c.layers, s[i]));
       if (s[i] < c.layers)
-        r.require(c.ratios[static_cast<size_t>(s[i])] > 0, name,
-                  fmt::format("layer {} has compress ratio 0", s[i]));
+        r.require(
+            c.ratios[static_cast<size_t>(s[i])] > 0, name,
+            fmt::format("expected layers with a compress ratio, found {} with ratio 0", s[i]));
     }
   };
   sources(c.kv_sources, "kv_source_layer_ids");
@@ -155,8 +156,8 @@ Status check(const Config& c, Reader& r) {
               fmt::format("expected a source from layer {} to {}, found {}", kv, layer, index));
     if (!r.ok()) break;
     r.require(c.ratios[static_cast<size_t>(kv)] == ratio, "compress_ratios",
-              fmt::format("layer {} has ratio {}, its kv source {} has {}", layer, ratio, kv,
-                          c.ratios[static_cast<size_t>(kv)]));
+              fmt::format("expected ratio {} for layer {} (that of its kv source {}), found {}",
+                          c.ratios[static_cast<size_t>(kv)], layer, kv, ratio));
   }
   if (c.candidate_layer >= 0) {
     r.require(std::find(c.index_sources.begin(), c.index_sources.end(), c.candidate_layer) !=
@@ -169,8 +170,8 @@ Status check(const Config& c, Reader& r) {
         r.require(
             source_of(c.kv_sources, s) == source_of(c.kv_sources, c.candidate_layer),
             "candidate_source_layer_id",
-            fmt::format("layer {} selects inside candidates of layer {} but has another kv source",
-                        s, c.candidate_layer));
+            fmt::format("expected layer {} to share the kv source of candidate layer {}, found {}",
+                        s, c.candidate_layer, source_of(c.kv_sources, s)));
     const int64_t pool = static_cast<int64_t>(c.candidate_blocks - 1) * c.candidate_block_size + 1;
     r.require(pool >= c.index_topk, "candidate_topk_blocks",
               fmt::format("expected room for {} rows, found {} blocks of {}", c.index_topk,
