@@ -27,17 +27,17 @@ namespace deepmint {
 
 // What is served. `engine` must outlive the server; everything else is kept alive by it.
 struct ServedModel {
-  std::string id;                    // the name that requests use
-  std::vector<std::string> aliases;  // other names that are accepted for it
+  std::string id = {};                    // the name that requests use
+  std::vector<std::string> aliases = {};  // other names that are accepted for it
   Engine* engine = nullptr;
-  std::shared_ptr<const Tokenizer> tokenizer;
-  Result<recipe::ChatTemplate> chat;  // an error: the chat endpoint answers with it
-  std::vector<TokenId> end_ids;       // ids that end a reply
-  SamplingParams default_sampling;    // for fields that a request leaves out
-  int32_t default_max_tokens = -1;    // -1 = what is left of the context
-  int64_t created = 0;       // unix seconds, usually of the model file; 0 = when the server started
-  uint64_t fingerprint = 0;  // ModelInfo::fingerprint
-  std::string build;         // the program's version
+  std::shared_ptr<const Tokenizer> tokenizer = {};
+  Result<recipe::ChatTemplate> chat = {};  // an error: the chat endpoint answers with it
+  std::vector<TokenId> end_ids = {};       // ids that end a reply
+  SamplingParams default_sampling = {};    // for fields that a request leaves out
+  int32_t default_max_tokens = -1;         // -1 = what is left of the context
+  int64_t created = 0;                     // unix seconds, usually of the file; 0 = now
+  uint64_t fingerprint = 0;                // ModelInfo::fingerprint
+  std::string build = {};                  // the program's version
 };
 
 class HttpServer {

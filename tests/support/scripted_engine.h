@@ -29,13 +29,13 @@ class ScriptedEngine : public Engine {
  public:
   // What one request gets.
   struct Play {
-    std::vector<TokenId> tokens;
+    std::vector<TokenId> tokens = {};
     FinishReason reason = FinishReason::kStop;
-    std::optional<Error> error;  // with kError
-    bool hang = false;           // after the tokens: no end until cancelled
-    int32_t prefill_chunks = 0;  // on_prefill calls before the first token, one per tick
-    std::vector<std::vector<TopLogprob>> top;  // per token; missing ones are empty
-    std::vector<float> logprobs;        // per token; missing ones are 0 when asked for, else NaN
+    std::optional<Error> error = {};  // with kError
+    bool hang = false;                // after the tokens: no end until cancelled
+    int32_t prefill_chunks = 0;       // on_prefill calls before the first token, one per tick
+    std::vector<std::vector<TopLogprob>> top = {};  // per token; missing ones are empty
+    std::vector<float> logprobs = {};   // per token; missing ones are 0 when asked for, else NaN
     std::chrono::microseconds pace{0};  // real time between two tokens (kFree only)
   };
   // An error is what submit() returns.

@@ -1,0 +1,268 @@
+#include "server/api/chat_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+
+#include "core/json.h"
+#include "server/api/fields.h"
+
+namespace deepmint {
+namespace {
+
+constexpr json::ParseLimits kLimits{
+    .max_bytes = size_t{1} << 30, .max_depth = 128, .max_values = 1'000'000};
+constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
+
+tl::unexpected<Error> unsupported(std::string where, std::string message) {
+  return fail(ErrorCode::kUnsupported, std::move(message), std::move(where));
+}
+
+// A message's content: a string, or text parts, which are joined with an empty line.
+Result<std::string> read_content(const json::Value& content, const std::string& where) {
+  if (content.is_string()) return content.as_string();
+  if (!content.is_array())
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("expected a string or an array of text parts, found {}", describe(content)),
+        where);
+  std::string out;
+  for (size_t i = 0; i < content.items().size(); ++i) {
+    const json::Value& part = content.items()[i];
+    const std::string here = fmt::format("{}[{}]", where, i);
+    if (!part.is_object())
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("expected an object, found {}", describe(part)), here);
+    const json::Value* type = part.find("type");
+    if (type == nullptr || !type->is_string())
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("expected the string \"text\", found {}",
+                              type == nullptr ? "nothing" : describe(*type)),
+                  here + ".type");
+    if (type->as_string() != "text")
+      return unsupported(
+          here + ".type",
+          fmt::format("this model takes \"text\" parts only, found {}", describe(*type)));
+    const json::Value* text = part.find("text");
+    if (text == nullptr || !text->is_string())
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("expected a string, found {}", text == nullptr ? "nothing" : describe(*text)),
+          here + ".text");
+    if (i > 0) out += "\n\n";
+    out += text->as_string();
+  }
+  return out;
+}
+
+Result<recipe::ChatMessage> read_message(const json::Value& message, size_t index) {
+  const std::string where = fmt::format("messages[{}]", index);
+  if (!message.is_object())
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("expected an object, found {}", describe(message)), where);
+  recipe::ChatMessage out;
+  const json::Value* role = message.find("role");
+  if (role == nullptr || !role->is_string())
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("expected a string, found {}", role == nullptr ? "nothing" : describe(*role)),
+        where + ".role");
+  out.role = role->as_string();
+  if (out.role == "developer") out.role = "system";  // the same thing under its newer name
+  if (out.role == "tool" || out.role == "function")
+    return unsupported(
+        where + ".role",
+        fmt::format("tool calls are not supported here, found role \"{}\"", out.role));
+  if (out.role != "system" && out.role != "user" && out.role != "assistant")
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("expected system, developer, user or assistant, found {}", describe(*role)),
+        where + ".role");
+  for (const std::string_view key : {"tool_calls", "function_call"}) {
+    const json::Value* calls = message.find(key);
+    if (calls != nullptr && !calls->is_null() && !(calls->is_array() && calls->items().empty()))
+      return unsupported(fmt::format("{}.{}", where, key), "tool calls are not supported here");
+  }
+  const json::Value* content = message.find("content");
+  if (content == nullptr)
+    return fail(ErrorCode::kInvalidArgument,
+                "expected a string or an array of text parts, found nothing", where + ".content");
+  DEEPMINT_TRY(text, read_content(*content, where + ".content"));
+  out.content = std::move(text);
+  return out;
+}
+
+Status read_messages(const Fields& fields, ChatRequest& out) {
+  const json::Value* messages = fields.find("messages");
+  if (messages == nullptr)
+    return fail(ErrorCode::kInvalidArgument, "expected an array of messages, found nothing",
+                "messages");
+  if (!messages->is_array() || messages->items().empty())
+    return fields.wrong("messages", "an array of at least one message", *messages);
+  out.messages.reserve(messages->items().size());
+  for (size_t i = 0; i < messages->items().size(); ++i) {
+    DEEPMINT_TRY(message, read_message(messages->items()[i], i));
+    out.messages.push_back(std::move(message));
+  }
+  return {};
+}
+
+Status read_stop(const Fields& fields, ChatRequest& out) {
+  const json::Value* stop = fields.find("stop");
+  if (stop == nullptr) return {};
+  const std::string expected =
+      fmt::format("a string or an array of up to {} strings", kMaxStopStrings);
+  const auto add = [&](const json::Value& value, const std::string& where) -> Status {
+    if (!value.is_string())
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("expected a string, found {}", describe(value)), where);
+    if (value.as_string().size() > kMaxStopBytes)
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("expected at most {} bytes, found {}", kMaxStopBytes,
+                              value.as_string().size()),
+                  where);
+    if (!value.as_string().empty()) out.stop.push_back(value.as_string());
+    return {};
+  };
+  if (stop->is_string()) return add(*stop, "stop");
+  if (!stop->is_array()) return fields.wrong("stop", expected, *stop);
+  if (stop->items().size() > kMaxStopStrings)
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("expected {}, found {}", expected, stop->items().size()), "stop");
+  for (size_t i = 0; i < stop->items().size(); ++i)
+    DEEPMINT_CHECK_OK(add(stop->items()[i], fmt::format("stop[{}]", i)));
+  return {};
+}
+
+Status read_logit_bias(const Fields& fields, SamplingParams& out) {
+  const json::Value* bias = fields.find("logit_bias");
+  if (bias == nullptr) return {};
+  if (!bias->is_object())
+    return fields.wrong("logit_bias", "an object of token ids and numbers", *bias);
+  if (bias->members().size() > kMaxLogitBias)
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("expected at most {} entries, found {}", kMaxLogitBias, bias->members().size()),
+        "logit_bias");
+  std::vector<std::pair<TokenId, float>> entries;
+  for (const json::Member& member : bias->members()) {
+    TokenId id = 0;
+    const char* end = member.key.data() + member.key.size();
+    const auto parsed = std::from_chars(member.key.data(), end, id);
+    if (parsed.ec != std::errc() || parsed.ptr != end || id < 0)
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("expected a token id as key, found {}", describe(json::Value(member.key))),
+          "logit_bias");
+    const auto value = member.value.to_double();
+    if (!value || *value < -100 || *value > 100)
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("expected a number from -100 to 100, found {}", describe(member.value)),
+          fmt::format("logit_bias.{}", id));
+    entries.emplace_back(id, static_cast<float>(*value));
+  }
+  std::sort(entries.begin(), entries.end());
+  const auto twice =
+      std::adjacent_find(entries.begin(), entries.end(),
+                         [](const auto& a, const auto& b) { return a.first == b.first; });
+  if (twice != entries.end())
+    return fail(ErrorCode::kInvalidArgument, fmt::format("token {} is there twice", twice->first),
+                "logit_bias");
+  out.logit_bias = std::move(entries);
+  return {};
+}
+
+// Fields that would change what the answer means. Ignoring them would be a silently different
+// answer.
+Status refuse_what_is_not_done(const Fields& fields) {
+  for (const std::string_view key : {"tools", "functions"}) {
+    const json::Value* tools = fields.find(key);
+    if (tools != nullptr && !(tools->is_array() && tools->items().empty()))
+      return unsupported(std::string(key), "tool calls are not supported here");
+  }
+  if (const json::Value* choice = fields.find("tool_choice"))
+    if (!choice->is_string() || (choice->as_string() != "none" && choice->as_string() != "auto"))
+      return unsupported("tool_choice", "tool calls are not supported here");
+  if (const json::Value* format = fields.find("response_format")) {
+    const json::Value* type = format->find("type");
+    if (type == nullptr || !type->is_string())
+      return fields.wrong("response_format", "an object with a type", *format);
+    if (type->as_string() != "text")
+      return unsupported("response_format.type",
+                         fmt::format("only \"text\" is supported here, found {}", describe(*type)));
+  }
+  if (const json::Value* modalities = fields.find("modalities")) {
+    const bool only_text =
+        modalities->is_array() &&
+        std::all_of(modalities->items().begin(), modalities->items().end(),
+                    [](const json::Value& m) { return m.is_string() && m.as_string() == "text"; });
+    if (!only_text) return unsupported("modalities", "only [\"text\"] is supported here");
+  }
+  if (fields.find("audio") != nullptr) return unsupported("audio", "audio is not supported here");
+  return {};
+}
+
+Status read_sampling(const Fields& fields, ChatRequest& out) {
+  SamplingParams& s = out.sampling;
+  DEEPMINT_CHECK_OK(fields.number("temperature", 0, 2, s.temperature));
+  DEEPMINT_CHECK_OK(fields.number("top_p", 0, 1, s.top_p, /*above_min=*/true));
+  DEEPMINT_CHECK_OK(fields.integer("top_k", -1, kMaxInt, s.top_k));
+  DEEPMINT_CHECK_OK(fields.number("min_p", 0, 1, s.min_p));
+  DEEPMINT_CHECK_OK(fields.number("presence_penalty", -2, 2, s.presence_penalty));
+  DEEPMINT_CHECK_OK(fields.number("frequency_penalty", -2, 2, s.frequency_penalty));
+  DEEPMINT_CHECK_OK(
+      fields.number("repetition_penalty", 0, 100, s.repetition_penalty, /*above_min=*/true));
+  DEEPMINT_CHECK_OK(fields.integer("min_tokens", 0, kMaxInt, s.min_tokens));
+  DEEPMINT_CHECK_OK(read_logit_bias(fields, s));
+  int64_t seed = -1;
+  DEEPMINT_CHECK_OK(fields.integer("seed", int64_t{0}, std::numeric_limits<int64_t>::max(), seed));
+  if (seed >= 0) s.seed = static_cast<uint64_t>(seed);
+
+  DEEPMINT_CHECK_OK(fields.boolean("logprobs", out.logprobs));
+  DEEPMINT_CHECK_OK(fields.integer("top_logprobs", 0, kMaxTopLogprobs, out.top_logprobs));
+  if (out.top_logprobs > 0 && !out.logprobs)
+    return fail(ErrorCode::kInvalidArgument, "expected logprobs: true beside it", "top_logprobs");
+  s.top_logprobs = out.logprobs ? out.top_logprobs : -1;
+  return {};
+}
+
+}  // namespace
+
+Result<ChatRequest> parse_chat_request(std::string_view body, const SamplingParams& defaults) {
+  auto parsed = json::parse(body, kLimits);
+  if (!parsed) return tl::unexpected(std::move(parsed).error().at("request body"));
+  if (!parsed->is_object())
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("expected a JSON object, found {}", describe(*parsed)), "request body");
+  const Fields fields(*parsed);
+  ChatRequest out;
+  out.sampling = defaults;
+  DEEPMINT_CHECK_OK(fields.text("model", out.model, 1024));
+  DEEPMINT_CHECK_OK(read_messages(fields, out));
+  DEEPMINT_CHECK_OK(refuse_what_is_not_done(fields));
+  DEEPMINT_CHECK_OK(read_sampling(fields, out));
+  DEEPMINT_CHECK_OK(read_stop(fields, out));
+  int32_t max_tokens = -1;
+  DEEPMINT_CHECK_OK(fields.integer("max_tokens", 1, kMaxInt, max_tokens));
+  DEEPMINT_CHECK_OK(
+      fields.integer("max_completion_tokens", 1, kMaxInt, max_tokens));  // wins when both are there
+  if (max_tokens > 0) out.max_tokens = max_tokens;
+  DEEPMINT_CHECK_OK(fields.integer("n", 1, kMaxChoices, out.n));
+  DEEPMINT_CHECK_OK(fields.boolean("ignore_eos", out.ignore_eos));
+  DEEPMINT_CHECK_OK(fields.text("cache_salt", out.cache_salt, 256));
+  DEEPMINT_CHECK_OK(fields.boolean("stream", out.stream));
+  if (const json::Value* options = fields.find("stream_options")) {
+    if (!options->is_object()) return fields.wrong("stream_options", "an object", *options);
+    if (!out.stream)
+      return fail(ErrorCode::kInvalidArgument, "expected stream: true beside it", "stream_options");
+    DEEPMINT_CHECK_OK(
+        Fields(*options, "stream_options").boolean("include_usage", out.include_usage));
+  }
+  return out;
+}
+
+}  // namespace deepmint

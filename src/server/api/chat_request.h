@@ -1,0 +1,45 @@
+// The body of POST /v1/chat/completions, checked: JSON in, typed request out, or one line that
+// names the field, what was expected and what was found. Pure; no exceptions; time and memory are
+// linear in the body.
+//
+//   DEEPMINT_TRY(request, parse_chat_request(body, model.default_sampling));
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "deepmint/result.h"
+#include "deepmint/sampling.h"
+#include "recipe/chat_prompt.h"
+
+namespace deepmint {
+
+inline constexpr int32_t kMaxChoices = 16;
+inline constexpr size_t kMaxStopStrings = 16;
+inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string
+inline constexpr int32_t kMaxTopLogprobs = 20;
+inline constexpr size_t kMaxLogitBias = 1024;
+
+struct ChatRequest {
+  std::string model;  // empty: the one that is served
+  std::vector<recipe::ChatMessage> messages;
+  SamplingParams sampling;  // the given defaults, with what the request says over them
+  std::optional<int32_t> max_tokens;
+  int32_t n = 1;
+  bool stream = false;
+  bool include_usage = false;
+  bool logprobs = false;
+  int32_t top_logprobs = 0;
+  std::vector<std::string> stop;  // none empty
+  bool ignore_eos = false;
+  std::string cache_salt;
+};
+
+// Errors: kInvalidArgument (wrong JSON, type or range; `where` is the field), kUnsupported (a field
+// that asks for something this endpoint does not do), kTooLarge (JSON nested or split up too far).
+Result<ChatRequest> parse_chat_request(std::string_view body, const SamplingParams& defaults);
+
+}  // namespace deepmint
