@@ -8,10 +8,10 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
-#include "cli/text.h"
 #include "core/cpu_isa.h"
 #include "core/env.h"
 #include "core/log.h"
+#include "format/names.h"
 
 namespace deepmint::cli {
 namespace {
@@ -63,7 +63,7 @@ CommandList all_commands() {
 }
 
 int report(const Error& error) {
-  write_stderr("deepmint: " + one_line(error.str()) + "\n");
+  write_stderr("deepmint: " + printable(error.str()) + "\n");
   return exit_code(error);
 }
 

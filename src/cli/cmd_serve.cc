@@ -57,9 +57,9 @@ class Serve : public Command {
 };
 
 Status Serve::run(const Config& config, const Settings& settings) {
+  DEEPMINT_TRY(open, open_model(model_, config));
   for (const Setting& s : settings.all())
     log().info("setting {} = {} ({})", s.key, s.text(), s.origin.str());
-  DEEPMINT_TRY(open, open_model(model_, config));
   const EngineInfo& info = open.engine->info();
   log().info(
       "loaded {} ({}, vocabulary {}, context {}) in {:.2f} s; {} threads, {}, {} MiB for sequence "

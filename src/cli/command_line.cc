@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "cli/near_miss.h"
-#include "cli/text.h"
+#include "format/names.h"
 
 namespace deepmint::cli {
 
@@ -83,7 +83,8 @@ std::vector<std::string> split_empty_values(const std::vector<std::string>& args
 Error unexpected(const std::string& argument, const std::vector<std::string>& known,
                  const std::string& command) {
   if (!looks_like_option(argument))
-    return Error{ErrorCode::kInvalidArgument, "unexpected argument " + shown(argument), command};
+    return Error{ErrorCode::kInvalidArgument, "unexpected argument " + quote_name(argument),
+                 command};
   return unknown_name("option", argument.substr(0, argument.find('=')), known, command);
 }
 

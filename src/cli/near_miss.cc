@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "cli/text.h"
+#include "format/names.h"
 
 namespace deepmint::cli {
 
@@ -50,7 +50,7 @@ std::string near_miss(std::string_view name, std::span<const std::string> known)
 Error unknown_name(std::string_view what, std::string_view name, std::span<const std::string> known,
                    std::string where) {
   const std::string near = near_miss(name, known);
-  std::string message = fmt::format("unknown {} {}", what, shown(name));
+  std::string message = fmt::format("unknown {} {}", what, quote_name(name));
   if (!near.empty()) message += fmt::format("; did you mean \"{}\"?", near);
   return Error{ErrorCode::kInvalidArgument, std::move(message), std::move(where)};
 }

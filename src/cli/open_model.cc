@@ -6,6 +6,8 @@
 #include <filesystem>
 
 #include "cli/terminal.h"
+#include "engine/gguf_tokenizer.h"
+#include "format/gguf.h"
 
 namespace deepmint::cli {
 
@@ -47,6 +49,21 @@ Result<recipe::ChatTemplate> OpenModel::chat_template() const {
                                            bos ? tokenizer->token_bytes(*bos) : std::string_view());
   if (!chat) return tl::unexpected(std::move(chat).error().at(path));
   return chat;
+}
+
+Result<std::shared_ptr<const Tokenizer>> open_tokenizer(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    const fs::path file = fs::path(path) / "tokenizer.json";
+    if (!fs::exists(file, ignored))
+      return fail(ErrorCode::kNotFound, "expected a tokenizer (tokenizer.json), found none", path);
+    return Tokenizer::from_file(file);
+  }
+  DEEPMINT_TRY(file, GgufFile::open(path));
+  auto spec = tokenizer_spec_from_gguf(file);
+  if (!spec) return tl::unexpected(std::move(spec).error().at(path));
+  return Tokenizer::create(std::move(*spec));
 }
 
 }  // namespace deepmint::cli

@@ -32,4 +32,7 @@ struct OpenModel {
 
 Result<OpenModel> open_model(const std::string& path, const Config& config);
 
+// The tokenizer alone, without weights.
+Result<std::shared_ptr<const Tokenizer>> open_tokenizer(const std::string& path);
+
 }  // namespace deepmint::cli

@@ -6,7 +6,7 @@
 #include <charconv>
 
 #include "cli/terminal.h"
-#include "cli/text.h"
+#include "format/names.h"
 
 namespace deepmint::cli {
 namespace {
@@ -29,11 +29,11 @@ Result<std::vector<TokenId>> parse_ids(const std::string& argument, std::string_
     TokenId id = 0;
     const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, id);
     if (error != std::errc() || stop != text.data() + end || id < 0)
-      return fail(
-          ErrorCode::kInvalidArgument,
-          fmt::format("expected token ids such as 1,2,3, found {} at entry {}",
-                      shown(std::string_view(text).substr(begin, end - begin)), ids.size() + 1),
-          std::string(option));
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("expected token ids such as 1,2,3, found {} at entry {}",
+                              quote_name(std::string_view(text).substr(begin, end - begin)),
+                              ids.size() + 1),
+                  std::string(option));
     ids.push_back(id);
     begin = text.find_first_not_of(kSeparators, end);
   }

@@ -8,7 +8,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "cli/text.h"
+#include "format/names.h"
 
 namespace deepmint::cli {
 namespace {
@@ -90,11 +90,11 @@ std::string plain(double v) {
 
 std::string ConfigValue::found() const {
   struct Describe {
-    std::string operator()(const Text& t) const { return shown(t.text); }
+    std::string operator()(const Text& t) const { return quote_name(t.text); }
     std::string operator()(bool b) const { return b ? "true" : "false"; }
     std::string operator()(int64_t n) const { return fmt::format("{}", n); }
     std::string operator()(double x) const { return fmt::format("{}", x); }
-    std::string operator()(const std::string& s) const { return shown(s); }
+    std::string operator()(const std::string& s) const { return quote_name(s); }
     std::string operator()(const std::vector<std::string>& list) const {
       return fmt::format("a list of {} texts", list.size());
     }

@@ -6,8 +6,8 @@
 #include <array>
 
 #include "cli/near_miss.h"
-#include "cli/text.h"
 #include "core/check.h"
+#include "format/names.h"
 
 namespace deepmint::cli {
 namespace {
@@ -107,7 +107,7 @@ Status Settings::load_environment(std::span<const std::pair<std::string, std::st
           near_miss(std::string_view(name).substr(std::min(kPrefix.size(), name.size())), known);
       return fail(
           ErrorCode::kInvalidArgument,
-          fmt::format("unknown variable {}{}", shown(name),
+          fmt::format("unknown variable {}{}", quote_name(name),
                       near.empty() ? std::string("; docs/knobs.md lists the known ones")
                                    : fmt::format("; did you mean \"{}{}\"?", kPrefix, near)),
           "environment");

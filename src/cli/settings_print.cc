@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "cli/settings.h"
-#include "cli/text.h"
 #include "core/json.h"
 #include "core/utf8.h"
+#include "format/names.h"
 
 namespace deepmint::cli {
 namespace {
@@ -48,12 +48,12 @@ std::string effective_table(const Settings& settings) {
   size_t key_width = 0, value_width = 0;
   for (const Setting& s : settings.all()) {
     key_width = std::max(key_width, s.key.size());
-    value_width = std::max(value_width, std::min<size_t>(24, one_line(s.text()).size()));
+    value_width = std::max(value_width, std::min<size_t>(24, printable(s.text()).size()));
   }
   std::string out;
   for (const Setting& s : settings.all())
-    out += fmt::format("{:<{}} = {:<{}}  ({})\n", s.key, key_width, one_line(s.text()), value_width,
-                       one_line(s.origin.str()));
+    out += fmt::format("{:<{}} = {:<{}}  ({})\n", s.key, key_width, printable(s.text()),
+                       value_width, printable(s.origin.str()));
   return out;
 }
 
