@@ -450,7 +450,14 @@ void inspect_safetensors(InspectReport& report, bool is_folder) {
       report.architecture = classes->items()[0].as_string();
     else
       report.architecture = members.string("model_type").value_or("");
-    hf_dimensions(report, members);
+    // Models of several modalities keep the dimensions of the text model in an object of its own.
+    const json::Value* text =
+        members.find("num_hidden_layers") ? nullptr : members.find("text_config");
+    if (text != nullptr && text->is_object())
+      hf_dimensions(
+          report, Members(report, text, (report.path / "config.json").string() + ": text_config"));
+    else
+      hf_dimensions(report, members);
     hf_tokenizer(report, report.path);
   }
 

@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "core/json.h"
+#include "support/official_layout.h"
 #include "support/safetensors_writer.h"
 #include "support/tiny_model.h"
 
@@ -309,6 +311,23 @@ TEST_F(Inspect, SafetensorsFileAlone) {
   EXPECT_EQ(r.verdict(),
             "whole as a file; without a configuration the tensors cannot be compared with a model");
   EXPECT_EQ(r.total_bytes, 4u);
+}
+
+TEST_F(Inspect, CheckpointOfTheOfficialSize) {
+  testing::write_official_layout(folder_ / "v41");
+  const InspectReport r = report(folder_ / "v41");
+  EXPECT_TRUE(r.whole()) << r.verdict();
+  EXPECT_FALSE(r.checked_tensors);
+  EXPECT_EQ(r.architecture, "DeepseekV41ForCausalLM");
+  EXPECT_EQ(r.files.size(), testing::kOfficialFiles);
+  EXPECT_EQ(r.total_tensors, testing::kOfficialTensors);
+  EXPECT_EQ(r.dimensions.hidden, 5120);
+  EXPECT_EQ(r.dimensions.layers, 40);
+  const auto engram = std::find_if(r.tensors.begin(), r.tensors.end(), [](const auto& t) {
+    return t.name == "layers.14.engram.embed.weight";
+  });
+  ASSERT_NE(engram, r.tensors.end());
+  EXPECT_EQ(engram->bytes, uint64_t{384'016'682} * 256);  // past 4 GiB
 }
 
 TEST(InspectReal, SmolLm2IsWhole) {
