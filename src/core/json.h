@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -31,9 +32,9 @@ using Object = std::vector<Member>;
 
 class Value {
  public:
-  Value() = default;  // null
-  explicit Value(bool b) : v_(b) {}
-  explicit Value(std::string s) : v_(std::move(s)) {}
+  Value();  // null
+  explicit Value(bool b);
+  explicit Value(std::string s);
   explicit Value(Array a);
   explicit Value(Object o);
   static Value number(std::string spelling);  // trusted to be a JSON number
@@ -81,6 +82,11 @@ struct Member {
   Value value;
   friend bool operator==(const Member&, const Member&) = default;
 };
+
+// Here, because the alternatives of a Value must be complete types.
+inline Value::Value() = default;
+inline Value::Value(bool b) : v_(b) {}
+inline Value::Value(std::string s) : v_(std::move(s)) {}
 
 struct ParseLimits {
   size_t max_bytes = size_t{1} << 30;

@@ -62,8 +62,9 @@ void take_tensors(InspectReport& report, const std::vector<TensorView>& tensors)
   }
   report.total_tensors = tensors.size();
   for (const auto& [type, total] : totals) report.totals.push_back(total);
-  std::stable_sort(report.totals.begin(), report.totals.end(),
-                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  std::sort(report.totals.begin(), report.totals.end(), [](const auto& a, const auto& b) {
+    return std::pair(b.bytes, a.dtype) < std::pair(a.bytes, b.dtype);
+  });
 }
 
 // The dimensions that fix the shape of every tensor, or nullopt after noting what is missing or

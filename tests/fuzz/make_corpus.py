@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Writes the seeds of the format fuzzers to tests/fuzz/corpus/{gguf,safetensors,hf_folder,json}.
+
+    tests/fuzz/make_corpus.py          writes the seeds; files named regression-* are left alone
+    tests/fuzz/make_corpus.py --check  exits 1 when a seed differs from what would be written
+
+Everything is built here from the format descriptions, without our own writers, so that a mistake in them shows.
+"""
+import json
+import pathlib
+import struct
+import sys
+
+CORPUS = pathlib.Path(__file__).resolve().parent / "corpus"
+
+
+# --- GGUF ---
+
+def string(s):
+    data = s.encode() if isinstance(s, str) else s
+    return struct.pack("<Q", len(data)) + data
+
+
+PACK = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+
+
+def value(kind, v):
+    if kind == 8:
+        return string(v)
+    if kind == 9:
+        item_kind, items = v
+        return struct.pack("<IQ", item_kind, len(items)) + b"".join(value(item_kind, item) for item in items)
+    return struct.pack(PACK[kind], v)
+
+
+def gguf(metadata, tensors, version=3, alignment=32, order="<"):
+    """metadata: (key, type, value); tensors: (name, dims innermost first, type, data)."""
+    out = b"GGUF" + struct.pack(order + "IQQ", version, len(tensors), len(metadata))
+    for key, kind, v in metadata:
+        out += string(key) + struct.pack("<I", kind) + value(kind, v)
+    offset = 0
+    for name, dims, kind, data in tensors:
+        out += string(name) + struct.pack("<I", len(dims)) + b"".join(struct.pack("<Q", d) for d in dims)
+        out += struct.pack("<IQ", kind, offset)
+        offset += -(-len(data) // alignment) * alignment
+    out += b"\0" * (-len(out) % alignment)
+    for _, _, _, data in tensors:
+        out += data + b"\0" * (-len(data) % alignment)
+    return out
+
+
+def tiny_llama():
+    """The metadata and tensors of a Llama with one layer of hidden size 4: whole, so that inspect walks every check."""
+    tokens = ["<|endoftext|>", "a", "b", "ab"]
+    metadata = [
+        ("general.architecture", 8, "llama"), ("general.name", 8, "seed"), ("llama.block_count", 4, 1),
+        ("llama.context_length", 4, 64), ("llama.embedding_length", 4, 4), ("llama.feed_forward_length", 4, 4),
+        ("llama.attention.head_count", 4, 2), ("llama.attention.head_count_kv", 4, 1),
+        ("llama.attention.layer_norm_rms_epsilon", 6, 1e-5), ("llama.rope.freq_base", 6, 1e4),
+        ("llama.rope.dimension_count", 4, 2), ("tokenizer.ggml.model", 8, "gpt2"), ("tokenizer.ggml.pre", 8, "smollm"),
+        ("tokenizer.ggml.tokens", 9, (8, tokens)), ("tokenizer.ggml.token_type", 9, (5, [3, 1, 1, 1])),
+        ("tokenizer.ggml.merges", 9, (8, ["a b"])), ("tokenizer.ggml.eos_token_id", 4, 0),
+        ("tokenizer.chat_template", 8, "{{ messages }}"),
+    ]
+    shapes = [("token_embd.weight", [4, 4]), ("blk.0.attn_norm.weight", [4]), ("blk.0.attn_q.weight", [4, 4]),
+              ("blk.0.attn_k.weight", [4, 2]), ("blk.0.attn_v.weight", [4, 2]), ("blk.0.attn_output.weight", [4, 4]),
+              ("blk.0.ffn_norm.weight", [4]), ("blk.0.ffn_gate.weight", [4, 4]), ("blk.0.ffn_up.weight", [4, 4]),
+              ("blk.0.ffn_down.weight", [4, 4]), ("output_norm.weight", [4])]
+    tensors = []
+    for name, dims in shapes:
+        count = 1
+        for d in dims:
+            count *= d
+        tensors.append((name, dims, 1, struct.pack("<e", 0.5) * count))
+    return metadata, tensors
+
+
+def gguf_seeds():
+    metadata, tensors = tiny_llama()
+    scalars = [(f"k{kind}", kind, {6: 0.5, 7: True, 12: 0.1}.get(kind, 7)) for kind in PACK]
+    arrays = [(f"a{kind}", 9, (kind, [{6: 0.5, 7: True, 12: 0.1}.get(kind, 7)] * 3)) for kind in PACK]
+    blocks = {0: 4, 1: 2, 30: 2, 8: 34, 2: 18, 3: 20, 6: 22, 7: 24, 12: 144, 13: 176, 14: 210}
+    elements = {0: 1, 1: 1, 30: 1, 12: 256, 13: 256, 14: 256}
+    return {
+        "empty": gguf([], []),
+        "llama": gguf(metadata, tensors),
+        "llama-v2": gguf(metadata, tensors, version=2),
+        "qwen3-missing": gguf([(k.replace("llama.", "qwen3."), t, "qwen3" if v == "llama" else v) for k, t, v in metadata], tensors),
+        "every-scalar": gguf(scalars, []),
+        "every-array": gguf(arrays + [("s", 9, (8, ["", "x", "é"])), ("n", 9, (9, [(4, [1, 2]), (9, [(8, ["x"])]), (0, [])]))], []),
+        "every-tensor-type": gguf([], [(f"t{kind}", [2 * elements.get(kind, 32), 2], kind, b"\1" * 4 * size)
+                                       for kind, size in blocks.items()]),
+        "scalar-tensor": gguf([], [("s", [], 0, b"\0" * 4), ("v", [1, 1, 1, 1], 0, b"\0" * 4)]),
+        "alignment-64": gguf([("general.alignment", 4, 64)], [("a", [3], 0, b"\0" * 12), ("b", [3], 0, b"\0" * 12)], alignment=64),
+        "split": gguf([("split.count", 2, 3), ("split.no", 2, 0)], []),
+        "big-endian": gguf([], [], order=">"),
+        "unsupported-type": gguf([], [("t", [256], 16, b"\0" * 66)]),
+        "truncated": gguf(metadata, tensors)[:900],
+    }
+
+
+# --- safetensors ---
+
+def safetensors(header, data):
+    text = header if isinstance(header, bytes) else json.dumps(header, separators=(",", ":")).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(dtype, shape, begin, end):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def safetensors_seeds():
+    sizes = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "U8": 1, "I32": 4, "I64": 8}
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for dtype, size in sizes.items():
+        header[dtype] = entry(dtype, [2, 1], at, at + 2 * size)
+        at += 2 * size
+    return {
+        "empty": safetensors({}, b""),
+        "every-type": safetensors(header, bytes(at)),
+        "padded": safetensors(json.dumps({"s": entry("F32", [], 0, 4)}).encode() + b"    ", bytes(4)),
+        "zero-elements": safetensors({"z": entry("I64", [0, 7], 0, 0), "a": entry("U8", [1], 0, 1)}, bytes(1)),
+        "overlap": safetensors({"a": entry("U8", [2], 0, 2), "b": entry("U8", [2], 1, 3)}, bytes(3)),
+        "hole": safetensors({"a": entry("U8", [1], 0, 1), "b": entry("U8", [1], 2, 3)}, bytes(3)),
+        "huge-shape": safetensors({"a": entry("F32", [2**62, 4], 0, 0)}, b""),
+        "unsupported-type": safetensors({"a": entry("F64", [1], 0, 8)}, bytes(8)),
+        "duplicate": safetensors(b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},'
+                                 b'"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', bytes(1)),
+        "long-header": struct.pack("<Q", 1 << 62) + b"{}",
+    }
+
+
+# --- folders: config 0xFF index 0xFF tokenizer 0xFF tokenizer_config ---
+
+def hf_folder_seeds():
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 32,
+              "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 276,
+              "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "rope_scaling": None,
+              "tie_word_embeddings": True, "attention_bias": False}
+    layer = ["input_layernorm", "mlp.down_proj", "mlp.gate_proj", "mlp.up_proj", "post_attention_layernorm", "self_attn.k_proj",
+             "self_attn.o_proj", "self_attn.q_proj", "self_attn.v_proj"]
+    names = ["model.embed_tokens", "model.norm"] + ["model.layers.0." + name for name in layer]
+    weights = {name + ".weight": "a.safetensors" for name in names}
+    index = {"metadata": {"total_size": 1}, "weight_map": weights}
+    with_extra = {"weight_map": {**weights, "extra": "b.safetensors"}}
+    scaled = {**config, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}}
+    nested = {"architectures": ["DeepseekV41ForCausalLM"], "text_config": config}
+    tokenizer = {"added_tokens": [{"id": 0, "content": "<s>", "special": True}],
+                 "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, {"type": "ByteLevel"}]},
+                 "model": {"type": "BPE", "vocab": {"a": 1, "b": 2, "ab": 3}, "merges": ["a b"]}}
+    tokenizer_config = {"bos_token": "<s>", "eos_token": {"content": "a"}, "chat_template": "{{ x }}"}
+
+    def parts(*documents):
+        return b"\xff".join(b"" if d is None else json.dumps(d, separators=(",", ":")).encode() for d in documents)
+
+    return {
+        "whole": parts(config, index, tokenizer, tokenizer_config),
+        "extra-file": parts(config, with_extra, tokenizer),
+        "scaled-rope": parts(scaled, index),
+        "nested-config": parts(nested, index, tokenizer),
+        "no-index": parts(config),
+        "missing-tensor": parts({**config, "num_hidden_layers": 2}, index),
+        "traversal": parts(config, {"weight_map": {"a": "../a.safetensors"}}),
+        "no-config": parts(None, index),
+    }
+
+
+# --- JSON ---
+
+def json_seeds():
+    texts = {
+        "document": '{"a":[1,-2.5e+3,"x\\u00e9\\\\",{"b":null,"c":[true,false]}],"€":""}',
+        "numbers": "[0,-0,1.50,1e999,123456789012345678901234567890,-9223372036854775808,18446744073709551615,5e-324]",
+        "escapes": '["\\"\\\\\\/\\b\\f\\n\\r\\t\\u0000\\ud83d\\ude00","😀","\\ud800"]',
+        "scalar": " -1.25E-7 ", "string": '"x"', "literals": "[true,false,null]", "deep": "[" * 128 + "]" * 128,
+        "too-deep": "[" * 129 + "]" * 129, "duplicates": '{"a":1,"a":2}', "two": "1 2", "trailing": "[1]]", "open": '{"a":[',
+        "white": " \t\r\n{ \"a\" : [ ] , \"b\" : { } } ", "control": '"a\nb"', "bom": "\ufeff{}", "comment": "/* x */ 1",
+    }
+    seeds = {name: text.encode("utf-8") for name, text in texts.items()}
+    seeds["invalid-utf8"] = b'["\xed\xa0\x80","\xc0\xaf","\xff"]'
+    seeds["nul"] = b"[true\x00]"
+    return seeds
+
+
+def main():
+    check = "--check" in sys.argv[1:]
+    differing = 0
+    for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds()), ("hf_folder", hf_folder_seeds()),
+                          ("json", json_seeds())):
+        (CORPUS / folder).mkdir(parents=True, exist_ok=True)
+        for name, data in seeds.items():
+            path = CORPUS / folder / name
+            if check:
+                if not path.exists() or path.read_bytes() != data:
+                    print(f"{path}: expected what make_corpus.py writes, found something else")
+                    differing += 1
+            else:
+                path.write_bytes(data)
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
