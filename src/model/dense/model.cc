@@ -22,6 +22,10 @@ using kernels::ActivationType;
 constexpr size_t kSerialRows = 3;
 // Tiles whose partial results are held at once while a long row is shared among threads.
 constexpr int64_t kWaveTiles = 64;
+// From this many rows on, threads take small shares of a product.
+constexpr size_t kSharedRows = 64;
+// Below this many tiles the caller combines them alone.
+constexpr int64_t kSerialTiles = 16;
 
 size_t size_of(int64_t a, int64_t b) { return static_cast<size_t>(a) * static_cast<size_t>(b); }
 
@@ -53,6 +57,7 @@ std::string_view arithmetic_of(const Linear& linear) {
 
 DenseModel::DenseModel(Config config, Weights weights, std::shared_ptr<ThreadPool> pool)
     : config_(std::move(config)), weights_(std::move(weights)), pool_(std::move(pool)) {
+  q_scale_ = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
   tile_bytes_ = static_cast<size_t>(kernels::kv_tile_bytes(config_.head_dim));
   part_ = {.name = "kv",
            .family = StatePart::Family::kGlobal,
@@ -102,7 +107,7 @@ Status DenseModel::reserve(size_t max_rows, size_t max_logit_rows) {
     uint32_t types = types_of(weights_.head);
     for (const Layer& l : weights_.layers)
       types |= types_of(l.qkv) | types_of(l.output) | types_of(l.gate_up) | types_of(l.down);
-    for (uint32_t t = 0; t < 3; ++t)
+    for (uint32_t t = 0; t < kActivationTypes; ++t)
       if ((types >> t & 1) != 0) activations_[t].reserve(rows, widest);
     runs_.reserve(max_rows);
     units_.reserve(max_rows * static_cast<size_t>(c.kv_heads));
@@ -212,29 +217,58 @@ void DenseModel::for_rows(size_t rows, Body&& body) {
   });
 }
 
-// Gives each activation form that `next` takes the rows of x: [rows, next.k].
-void DenseModel::convert(const float* x, size_t rows, const Linear& next) {
+// Gives each activation form that `next` takes the rows that body leaves in x: [rows, next.k], rows
+// `stride` apart. One hand-over to the threads for both.
+template <class Body>
+void DenseModel::prepare(const float* x, size_t rows, int64_t stride, const Linear& next,
+                         Body&& body) {
   const uint32_t types = types_of(next);
-  const auto m = static_cast<int64_t>(rows);
-  for (uint32_t t = 0; t < 3; ++t)
+  for (uint32_t t = 0; t < kActivationTypes; ++t)
     if ((types >> t & 1) != 0)
-      activations_[t].set(static_cast<ActivationType>(t), x, m, next.k, next.k, *pool_);
+      activations_[t].prepare(static_cast<ActivationType>(t), static_cast<int64_t>(rows), next.k);
+  for_rows(rows, [&](size_t row, int) {
+    body(row);
+    const auto r = static_cast<int64_t>(row);
+    for (uint32_t t = 0; t < kActivationTypes; ++t)
+      if ((types >> t & 1) != 0) activations_[t].convert_rows(x, stride, r, r + 1);
+  });
 }
 
 void DenseModel::normalize(const float* x, size_t rows, const AlignedBuffer<float>& weight,
                            const Linear& next) {
-  const int64_t n = config_.hidden;
-  for_rows(rows, [&](size_t row, int) {
-    kernels::rms_norm(x + row * static_cast<size_t>(n), weight.data(), n, config_.norm_eps,
-                      normed_.data() + row * static_cast<size_t>(n));
+  const auto n = static_cast<size_t>(config_.hidden);
+  prepare(normed_.data(), rows, config_.hidden, next, [&](size_t row) {
+    kernels::rms_norm(x + row * n, weight.data(), config_.hidden, config_.norm_eps,
+                      normed_.data() + row * n);
   });
-  convert(normed_.data(), rows, next);
 }
 
-void DenseModel::apply(const Linear& linear, float* y, int64_t stride, bool add) {
-  for (const Linear::Part& p : linear.parts)
-    kernels::linear(p.w, activations(kernels::activation_type(p.w.dtype())), y + p.first_output,
-                    stride, *pool_, add);
+// y: [rows of the prepared activations, linear.n], rows `stride` apart.
+void DenseModel::apply(const Linear& linear, size_t rows, float* y, int64_t stride, bool add) {
+  int64_t tiles = 0;
+  for (const Linear::Part& p : linear.parts) tiles += p.w.tiles();
+  // Few rows: the time is that of reading the weights, which likes one long stream for each thread.
+  // Many rows: small shares, so that a thread that the machine slows down takes fewer of them.
+  const int64_t grain =
+      rows < kSharedRows ? 0 : std::max<int64_t>(1, tiles / (8 * int64_t{pool_->size()}));
+  pool_->run(
+      static_cast<size_t>(tiles),
+      [&](size_t begin, size_t end, int) {
+        auto at = static_cast<int64_t>(begin), left = static_cast<int64_t>(end - begin);
+        for (const Linear::Part& p : linear.parts) {
+          const int64_t n = std::min(left, p.w.tiles() - at);
+          if (n > 0) {
+            kernels::linear_tiles(p.w, activations(kernels::activation_type(p.w.dtype())),
+                                  y + p.first_output, stride, at, at + n, add);
+            left -= n;
+            at = 0;
+          } else {
+            at -= p.w.tiles();
+          }
+          if (left == 0) return;
+        }
+      },
+      static_cast<size_t>(grain));
 }
 
 void DenseModel::embed(const StepInput& in) {
@@ -250,35 +284,34 @@ void DenseModel::embed(const StepInput& in) {
   });
 }
 
-// Bias, Q/K norm and rotation in place; K and V to their pages.
-void DenseModel::write_kv(int index, const StepInput& in, size_t rows) {
+// The heads that share K/V head `kv_head`, in row i of qkv_: bias, Q/K norm and rotation in place;
+// K and V to their pages.
+void DenseModel::finish_heads(int index, const StepInput& in, size_t i, int32_t kv_head) {
   const Config& c = config_;
   const Layer& l = weights_.layers[static_cast<size_t>(index)];
-  const int64_t width = c.q_width() + 2 * c.kv_width(), dim = c.head_dim;
-  const float q_scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  std::byte* layer_base = in.state[0].base + size_of(index, c.kv_heads) * tile_bytes_;
-  for_rows(rows, [&](size_t i, int) {
-    const Row& row = in.rows[i];
-    float* qkv = qkv_.data() + i * static_cast<size_t>(width);
-    if (l.qkv_bias.size() != 0) kernels::add(l.qkv_bias.data(), width, qkv);
-    const float* angles = angles_.data() + i * static_cast<size_t>(c.rope.rotary);
-    for (int32_t head = 0; head < c.heads + c.kv_heads; ++head) {
-      float* x = qkv + head * dim;
-      const bool is_q = head < c.heads;
-      if (const auto& norm = is_q ? l.q_norm : l.k_norm; norm.size() != 0)
-        kernels::rms_norm(x, norm.data(), dim, c.norm_eps, x);
-      kernels::rope(x, angles, c.rope.rotary, kernels::RopePairing::kHalves);
-    }
-    kernels::scale(q_scale, c.q_width(), qkv);
-    if (row.position < row.write_global_from) return;
-    const BlockId block =
-        in.sequences[row.sequence].blocks[static_cast<size_t>(row.position / kBlockTokens)];
-    std::byte* tiles = layer_base + static_cast<size_t>(block) * part_.bytes;
-    const float* k = qkv + c.q_width();
-    for (int32_t head = 0; head < c.kv_heads; ++head)
-      kernels::kv_write(tiles + static_cast<size_t>(head) * tile_bytes_, dim,
-                        row.position % kBlockTokens, k + head * dim, k + c.kv_width() + head * dim);
-  });
+  const int64_t dim = c.head_dim, q_at = int64_t{kv_head} * c.group() * dim;
+  const int64_t k_at = c.q_width() + kv_head * dim, v_at = k_at + c.kv_width();
+  const Row& row = in.rows[i];
+  float* qkv = qkv_.data() + i * static_cast<size_t>(c.q_width() + 2 * c.kv_width());
+  const float* angles = angles_.data() + i * static_cast<size_t>(c.rope.rotary);
+  if (l.qkv_bias.size() != 0) {
+    kernels::add(l.qkv_bias.data() + q_at, c.group() * dim, qkv + q_at);
+    kernels::add(l.qkv_bias.data() + k_at, dim, qkv + k_at);
+    kernels::add(l.qkv_bias.data() + v_at, dim, qkv + v_at);
+  }
+  const auto turn = [&](float* x, const AlignedBuffer<float>& norm) {
+    if (norm.size() != 0) kernels::rms_norm(x, norm.data(), dim, c.norm_eps, x);
+    kernels::rope(x, angles, c.rope.rotary, kernels::RopePairing::kHalves);
+  };
+  for (int32_t head = 0; head < c.group(); ++head) turn(qkv + q_at + head * dim, l.q_norm);
+  kernels::scale(q_scale_, c.group() * dim, qkv + q_at);
+  turn(qkv + k_at, l.k_norm);
+  if (row.position < row.write_global_from) return;
+  const BlockId block =
+      in.sequences[row.sequence].blocks[static_cast<size_t>(row.position / kBlockTokens)];
+  std::byte* tile = in.state[0].base + static_cast<size_t>(block) * part_.bytes +
+                    (size_of(index, c.kv_heads) + static_cast<size_t>(kv_head)) * tile_bytes_;
+  kernels::kv_write(tile, dim, row.position % kBlockTokens, qkv + k_at, qkv + v_at);
 }
 
 kernels::AttentionJob DenseModel::job_of(const AttentionUnit& u, const std::byte* layer_base) {
@@ -296,23 +329,18 @@ kernels::AttentionJob DenseModel::job_of(const AttentionUnit& u, const std::byte
       .pages = {layer_base + static_cast<size_t>(u.kv_head) * tile_bytes_, part_.bytes, u.blocks}};
 }
 
-// Fills attended_: a row for every row of the step, or for the rows with logits only.
-void DenseModel::attention(int index, const StepInput& in, bool keep_all) {
-  const std::byte* layer_base = in.state[0].base + size_of(index, config_.kv_heads) * tile_bytes_;
+// Lists the attention work of a layer: for every row of the step, or for the rows with logits only.
+void DenseModel::list_units(bool keep_all) {
   // About 48 queries fill the register blocks and keep scores and results in the first-level cache.
   const auto most = static_cast<size_t>(std::max(1, 48 / config_.group()));
   units_.clear();
-  bool single_rows = true;
   const auto add_rows = [&](const Run& run, size_t first, size_t count, size_t out_row) {
-    for (size_t done = 0; done < count; done += most) {
-      const size_t rows = std::min(most, count - done);
-      single_rows = single_rows && rows == 1;
+    for (size_t done = 0; done < count; done += most)
       for (int32_t head = 0; head < config_.kv_heads; ++head)
-        units_.push_back({static_cast<uint32_t>(first + done),
-                          static_cast<uint32_t>(out_row + done), static_cast<uint32_t>(rows),
-                          run.position + static_cast<int32_t>(first + done - run.first_row), head,
-                          run.blocks});
-    }
+        units_.push_back(
+            {static_cast<uint32_t>(first + done), static_cast<uint32_t>(out_row + done),
+             static_cast<uint32_t>(std::min(most, count - done)),
+             run.position + static_cast<int32_t>(first + done - run.first_row), head, run.blocks});
   };
   size_t out_row = 0;
   for (const Run& run : runs_) {
@@ -324,17 +352,35 @@ void DenseModel::attention(int index, const StepInput& in, bool keep_all) {
          ++out_row)
       add_rows(run, logit_rows_[out_row], 1, out_row);
   }
-  if (single_rows && units_.size() < 2 * static_cast<size_t>(pool_->size())) {
+}
+
+// From qkv_ to attended_, by way of the state.
+void DenseModel::attention(int index, const StepInput& in, bool keep_all) {
+  const size_t rows = in.rows.size();
+  const bool all_single = runs_.size() == rows;
+  const auto finish_row = [&](size_t row) {
+    for (int32_t head = 0; head < config_.kv_heads; ++head) finish_heads(index, in, row, head);
+  };
+  list_units(keep_all);
+  const bool few = units_.size() < 2 * static_cast<size_t>(pool_->size());
+  // One row per sequence: a unit reads no K/V that another unit of this step writes.
+  const bool fused = all_single && keep_all && !few;
+  if (!fused) for_rows(rows, [&](size_t row, int) { finish_row(row); });
+  if (units_.empty()) return;
+  if (few && (all_single || !keep_all)) {
     attention_in_tiles(index, in);
     return;
   }
+  const std::byte* layer_base = in.state[0].base + size_of(index, config_.kv_heads) * tile_bytes_;
   const auto scratch = static_cast<size_t>(kernels::attention_scratch_floats(config_.head_dim));
   pool_->run(
       units_.size(),
       [&](size_t begin, size_t end, int worker) {
-        for (size_t u = begin; u < end; ++u)
+        for (size_t u = begin; u < end; ++u) {
+          if (fused) finish_heads(index, in, units_[u].q_row, units_[u].kv_head);
           kernels::attend(job_of(units_[u], layer_base),
                           scratch_.data() + static_cast<size_t>(worker) * scratch);
+        }
       },
       1);
 }
@@ -363,12 +409,17 @@ void DenseModel::attention_in_tiles(int index, const StepInput& in) {
                        scratch_.data() + static_cast<size_t>(worker) * scratch);
                  }
                });
-    for (size_t u = 0; u < units_.size(); ++u) {
+    const auto combine = [&](size_t u) {
       const int64_t end = std::min(wave + tiles, tiles_of(units_[u]));
       if (wave < end)
         kernels::attend_combine(job_of(units_[u], layer_base), wave, end,
                                 partials_.data() + static_cast<int64_t>(u) * kWaveTiles * partial,
                                 states_.data() + static_cast<int64_t>(u) * partial);
+    };
+    if (tiles < kSerialTiles) {
+      for (size_t u = 0; u < units_.size(); ++u) combine(u);
+    } else {
+      pool_->run(units_.size(), [&](size_t begin, size_t, int) { combine(begin); }, 1);
     }
   }
 }
@@ -384,11 +435,11 @@ Status DenseModel::forward(const StepInput& in, std::span<float> logits, Tap* ta
   for (int index = 0; index < c.layers; ++index) {
     const Layer& l = weights_.layers[static_cast<size_t>(index)];
     normalize(x_.data(), rows, l.attn_norm, l.qkv);
-    apply(l.qkv, qkv_.data(), l.qkv.n, false);
-    write_kv(index, in, rows);
+    apply(l.qkv, rows, qkv_.data(), l.qkv.n, false);
     // After the last K/V only rows with logits go on. A tap sees every row: nothing is skipped.
     const bool keep_all = index + 1 < c.layers || tap != nullptr || logit_rows_.size() == rows;
     const size_t kept = keep_all ? rows : logit_rows_.size();
+    attention(index, in, keep_all);
     if (kept == 0) return {};
     float* x = x_.data();
     if (!keep_all) {
@@ -396,25 +447,17 @@ Status DenseModel::forward(const StepInput& in, std::span<float> logits, Tap* ta
       for (size_t i = 0; i < kept; ++i)
         std::memcpy(x + i * hidden, x_.data() + logit_rows_[i] * hidden, hidden * sizeof(float));
     }
-    attention(index, in, keep_all);
-    convert(attended_.data(), kept, l.output);
-    apply(l.output, x, c.hidden, true);
+    prepare(attended_.data(), kept, c.q_width(), l.output, [](size_t) {});
+    apply(l.output, kept, x, c.hidden, true);
     if (tap != nullptr) tap->sublayer(index, "attn", {x, kept * hidden}, hidden);
 
     normalize(x, kept, l.ffn_norm, l.gate_up);
-    apply(l.gate_up, gate_up_.data(), l.gate_up.n, false);
-    for_rows(kept, [&](size_t row, int) {
-      float* gate = gate_up_.data() + row * 2 * static_cast<size_t>(c.ffn);
+    apply(l.gate_up, kept, gate_up_.data(), l.gate_up.n, false);
+    prepare(gate_up_.data(), kept, l.gate_up.n, l.down, [&](size_t row) {
+      float* gate = gate_up_.data() + row * static_cast<size_t>(l.gate_up.n);
       kernels::swiglu(gate, gate + c.ffn, c.ffn, gate);
     });
-    {
-      const uint32_t types = types_of(l.down);
-      for (uint32_t t = 0; t < 3; ++t)
-        if ((types >> t & 1) != 0)
-          activations_[t].set(static_cast<ActivationType>(t), gate_up_.data(),
-                              static_cast<int64_t>(kept), c.ffn, 2 * int64_t{c.ffn}, *pool_);
-    }
-    apply(l.down, x, c.hidden, true);
+    apply(l.down, kept, x, c.hidden, true);
     if (tap != nullptr) tap->sublayer(index, "mlp", {x, kept * hidden}, hidden);
   }
   if (logit_rows_.empty()) return {};
@@ -427,7 +470,7 @@ Status DenseModel::forward(const StepInput& in, std::span<float> logits, Tap* ta
   normalize(kept_.data(), logit_rows_.size(), weights_.final_norm, weights_.head);
   if (tap != nullptr)
     tap->sublayer(c.layers, "norm", {normed_.data(), logit_rows_.size() * hidden}, hidden);
-  apply(weights_.head, logits.data(), c.vocab, false);
+  apply(weights_.head, logit_rows_.size(), logits.data(), c.vocab, false);
   return {};
 }
 

@@ -21,6 +21,8 @@ namespace deepmint::dense {
 // defaults are refused. Rows below write_global_from leave their K/V as it is.
 // Taps: "embed" (layer -1), "attn" and "mlp" give the residual stream after the sublayer, "norm"
 // (layer n_layers) the rows that need logits.
+inline constexpr uint32_t kActivationTypes = 3;  // kernels::ActivationType
+
 class DenseModel : public Model {
  public:
   DenseModel(Config config, Weights weights, std::shared_ptr<ThreadPool> pool);
@@ -46,12 +48,13 @@ class DenseModel : public Model {
 
   Status plan(const StepInput& input, size_t n_logits);
   void embed(const StepInput& input);
-  void layer(int index, const StepInput& input, size_t rows, bool keep_all);
+  template <class Body>
+  void prepare(const float* x, size_t rows, int64_t stride, const Linear& next, Body&& body);
   void normalize(const float* x, size_t rows, const AlignedBuffer<float>& weight,
                  const Linear& next);
-  void convert(const float* x, size_t rows, const Linear& next);
-  void apply(const Linear& linear, float* y, int64_t stride, bool add);
-  void write_kv(int index, const StepInput& input, size_t rows);
+  void apply(const Linear& linear, size_t rows, float* y, int64_t stride, bool add);
+  void finish_heads(int index, const StepInput& input, size_t row, int32_t kv_head);
+  void list_units(bool keep_all);
   void attention(int index, const StepInput& input, bool keep_all);
   void attention_in_tiles(int index, const StepInput& input);
   kernels::AttentionJob job_of(const AttentionUnit& unit, const std::byte* layer_base);
@@ -67,6 +70,7 @@ class DenseModel : public Model {
   ModelInfo info_;
   StatePart part_;
   size_t tile_bytes_ = 0;
+  float q_scale_ = 1;  // 1 / sqrt(head_dim), put on the queries
 
   // Scratch of one step; sizes are set by reserve().
   size_t max_rows_ = 0, max_logits_ = 0;
@@ -78,8 +82,8 @@ class DenseModel : public Model {
   AlignedBuffer<float> gate_up_;   // [rows, 2 ffn]; SwiGLU leaves its result in the first half
   AlignedBuffer<float> angles_;    // [rows, rotary] cosines and sines
   AlignedBuffer<float> scratch_;   // [threads] of attention_scratch_floats
-  AlignedBuffer<float> partials_, states_;  // attention_in_tiles
-  kernels::Activations activations_[3];     // by ActivationType
+  AlignedBuffer<float> partials_, states_;              // attention_in_tiles
+  kernels::Activations activations_[kActivationTypes];  // by ActivationType
   std::vector<Run> runs_;
   std::vector<AttentionUnit> units_;
   std::vector<uint32_t> logit_rows_;
