@@ -333,7 +333,7 @@ Result<Weights> pack_weights(const Config& c, const Source& source, const AllTen
                              ThreadPool& pool, const std::function<void(double)>& progress) {
   uint64_t total = 1;
   for (const TensorView& t : source.tensors) total += t.bytes.size();
-  if (c.tied) total += all.embedding->bytes.size();
+  if (!c.tied) total -= all.embedding->bytes.size();  // stays mapped
   Packer p(c, source, pool, progress, total);
   for (const int64_t v : {int64_t{c.layers}, int64_t{c.hidden}, int64_t{c.heads},
                           int64_t{c.kv_heads}, int64_t{c.head_dim}, int64_t{c.ffn}, c.vocab})
@@ -384,6 +384,7 @@ Result<Weights> pack_weights(const Config& c, const Source& source, const AllTen
   w.bytes += w.head.bytes();
   p.keep_mapped(*all.embedding);
   w.fingerprint = p.fingerprint();
+  if (progress) progress(1.0);
   return w;
 }
 
