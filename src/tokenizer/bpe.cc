@@ -3,16 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "core/check.h"
 #include "tokenizer/byte_level.h"
 
 namespace deepmint {
 namespace {
 
-constexpr size_t kShortSymbols = 32;
-constexpr int32_t kNoRank = INT32_MAX;
+// Real vocabularies take fewer than ten steps per byte. One that is made to make the search slow
+// ends in merging, n log n.
+constexpr uint64_t kSearchSteps = 100;
 
 uint64_t pair_key(TokenId left, TokenId right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
@@ -21,8 +25,233 @@ uint64_t pair_key(TokenId left, TokenId right) {
 size_t pair_hash(uint64_t pair) {
   return static_cast<size_t>((pair * 0x9E3779B97F4A7C15ull) >> 20);
 }
+size_t edge_hash(uint32_t key) { return static_cast<size_t>((key * 0x9E3779B97F4A7C15ull) >> 24); }
+
+size_t capacity_for(size_t entries) {
+  size_t capacity = 16;
+  while (capacity < entries * 2) capacity *= 2;
+  return capacity;
+}
 
 }  // namespace
+
+// Pieces of several tokens that came lately. One per thread, shared by all tokenizers.
+struct Bpe::PieceCache {
+  static constexpr size_t kEntries = 4096;
+  static constexpr size_t kIds = 10;
+  struct Entry {  // one cache line
+    ShortKey key;
+    uint32_t serial = 0;
+    uint32_t count = 0;
+    std::array<TokenId, kIds> ids;
+  };
+  static_assert(sizeof(Entry) == 64);
+  alignas(64) std::array<Entry, kEntries> entries{};
+
+  static PieceCache& of_this_thread() {
+    thread_local const std::unique_ptr<PieceCache> cache = std::make_unique<PieceCache>();
+    return *cache;
+  }
+};
+
+Result<Bpe> Bpe::create(const TokenizerSpec& spec) {
+  static std::atomic<uint32_t> serials{0};
+  Bpe bpe;
+  bpe.spec_ = &spec;
+  bpe.serial_ = ++serials;
+  bpe.index_vocabulary();
+  DEEPMINT_CHECK_OK(bpe.index_merges());
+  bpe.derive_tokens();
+  if (bpe.in_order_) bpe.build_trie();
+  return bpe;
+}
+
+// Which ids text may give, by their bytes.
+void Bpe::index_vocabulary() {
+  const std::vector<std::string>& vocab = spec_->vocab;
+  const size_t n = vocab.size();
+  enum : uint8_t { kAdded = 1, kControl = 2, kHidden = 4 };
+  std::vector<uint8_t> flags(n, 0);
+  for (const auto& added : spec_->added)
+    flags[static_cast<size_t>(added.id)] |=
+        static_cast<uint8_t>(kAdded | (added.special ? kControl : 0));
+  for (TokenId id : spec_->decode_only) flags[static_cast<size_t>(id)] |= kHidden;
+  for (const auto& fallback : spec_->byte_fallback)
+    flags[static_cast<size_t>(fallback.second)] |= kHidden;
+
+  // Ordinary tokens first: an added token with the same bytes must not hide one. Control tokens are
+  // left out, so that no text gives one; but a byte keeps its only token, whatever the flags of
+  // that token.
+  by_bytes_ = TokenTable(n);
+  length_.resize(n);
+  const auto insert = [&](bool added) {
+    for (size_t id = 0; id < n; ++id) {
+      const bool is_control = (flags[id] & kControl) != 0 && vocab[id].size() != 1;
+      if (((flags[id] & kAdded) != 0) == added && (flags[id] & kHidden) == 0 && !is_control &&
+          !vocab[id].empty())
+        by_bytes_.insert(vocab[id], static_cast<TokenId>(id));
+    }
+  };
+  insert(false);
+  insert(true);
+  for (size_t id = 0; id < n; ++id) length_[id] = static_cast<uint32_t>(vocab[id].size());
+
+  all_bytes_ = true;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    byte_id_[byte] = by_bytes_.find({&c, 1});
+    all_bytes_ = all_bytes_ && byte_id_[byte] >= 0;
+  }
+  fallback_id_.fill(-1);
+  for (const auto& [byte, id] : spec_->byte_fallback) fallback_id_[byte] = id;
+}
+
+Status Bpe::index_merges() {
+  merges_.resize(capacity_for(spec_->merges.size()));
+  const size_t mask = merges_.size() - 1;
+  TokenTable controls(spec_->added.size());
+  for (const auto& added : spec_->added)
+    if (added.special) controls.insert(spec_->vocab[static_cast<size_t>(added.id)], added.id);
+  std::string joined;
+  for (size_t rank = 0; rank < spec_->merges.size(); ++rank) {
+    const auto [left, right] = spec_->merges[rank];
+    joined = spec_->vocab[static_cast<size_t>(left)];
+    joined += spec_->vocab[static_cast<size_t>(right)];
+    const TokenId id = by_bytes_.find(joined);
+    if (id < 0) {
+      if (controls.find(joined) >= 0) continue;
+      return fail(
+          ErrorCode::kInvalidFile,
+          fmt::format("its result \"{}\" is not in the vocabulary", byte_level::encode(joined)),
+          fmt::format("merge {}", rank));
+    }
+    const uint64_t pair = pair_key(left, right);
+    size_t i = pair_hash(pair) & mask;
+    while (merges_[i].pair != pair && merges_[i].pair != kNoPair) i = (i + 1) & mask;
+    merges_[i] = {pair, static_cast<int32_t>(rank), id};  // of equal pairs the last one counts
+  }
+  return {};
+}
+
+// Whether `id` may stand for an input byte without being that byte's own token.
+bool Bpe::gives_symbol(TokenId id) const {
+  if (spec_->unk == id) return true;
+  return std::any_of(spec_->byte_fallback.begin(), spec_->byte_fallback.end(),
+                     [&](const auto& f) { return f.second == id; });
+}
+
+// In rank order: a token is born of the first merge for which encoding its bytes leads to just
+// those two parts.
+void Bpe::derive_tokens() {
+  const size_t n = spec_->vocab.size();
+  tokens_.assign(n, {});
+  for (TokenId id : byte_id_)
+    if (id >= 0) tokens_[static_cast<size_t>(id)].birth = -1;
+  const auto active = [&](size_t rank) -> const Merge* {
+    const auto [left, right] = spec_->merges[rank];
+    const Merge* merge = find_merge(left, right);
+    return merge != nullptr && merge->rank == static_cast<int32_t>(rank) ? merge : nullptr;
+  };
+  for (size_t rank = 0; rank < spec_->merges.size(); ++rank) {
+    const auto [left, right] = spec_->merges[rank];
+    if (tokens_[static_cast<size_t>(left)].birth == kNever ||
+        tokens_[static_cast<size_t>(right)].birth == kNever)
+      continue;
+    const Merge* merge = active(rank);
+    if (merge == nullptr) continue;
+    Token& token = tokens_[static_cast<size_t>(merge->id)];
+    uint64_t steps = 0;
+    if (token.birth != kNever || !is_border(left, right, true, steps)) continue;
+    token.left = left;
+    token.right = right;
+    token.birth = static_cast<int32_t>(rank);
+  }
+
+  // Time is rank only as long as no merge waits for a part that is born later. Files converted from
+  // rank tables list every split of a token, so they hold such merges, but their two parts never
+  // meet: something merges across the border before.
+  in_order_ = true;
+  for (size_t rank = 0; rank < spec_->merges.size() && in_order_; ++rank) {
+    const auto [left, right] = spec_->merges[rank];
+    if (active(rank) == nullptr) continue;
+    const int32_t left_birth = tokens_[static_cast<size_t>(left)].birth,
+                  right_birth = tokens_[static_cast<size_t>(right)].birth;
+    if (left_birth == kNever || right_birth == kNever) {
+      in_order_ = !gives_symbol(left) && !gives_symbol(right);
+    } else if (std::max(left_birth, right_birth) >= static_cast<int32_t>(rank)) {
+      uint64_t steps = 0;
+      in_order_ = !is_border(left, right, true, steps);
+    }
+  }
+
+  whole_short_.resize(capacity_for(n));
+  whole_long_ = TokenTable(n);
+  for (size_t id = 0; id < n; ++id) {
+    const std::string& bytes = spec_->vocab[id];
+    const bool is_piece = in_order_ && tokens_[id].birth != kNever;
+    if (!is_piece && !(spec_->ignore_merges && by_bytes_.find(bytes) == static_cast<TokenId>(id)))
+      continue;
+    longest_token_ = std::max(longest_token_, bytes.size());
+    if (bytes.size() <= kShortBytes)
+      insert_short(short_key(bytes.data(), bytes.size(), bytes.data() + bytes.size()),
+                   static_cast<TokenId>(id));
+    else
+      whole_long_.insert(bytes, static_cast<TokenId>(id));
+  }
+}
+
+void Bpe::insert_short(const ShortKey& key, TokenId id) {
+  const size_t mask = whole_short_.size() - 1;
+  size_t i = hash_of(key) & mask;
+  while (whole_short_[i].id >= 0) i = (i + 1) & mask;
+  whole_short_[i] = {key, id};
+}
+
+void Bpe::build_trie() {
+  size_t bytes = 0;
+  for (size_t id = 0; id < tokens_.size(); ++id)
+    if (tokens_[id].birth != kNever) bytes += length_[id];
+  // At most one edge per byte; real vocabularies share half of them.
+  edges_.resize(capacity_for(bytes / 2));
+  size_t used = 0;
+  uint32_t nodes = 1;
+  const auto grow = [&] {
+    std::vector<Edge> old(edges_.size() * 2);
+    old.swap(edges_);
+    const size_t mask = edges_.size() - 1;
+    for (const Edge& edge : old) {
+      if (edge.key == 0) continue;
+      size_t i = edge_hash(edge.key) & mask;
+      while (edges_[i].key != 0) i = (i + 1) & mask;
+      edges_[i] = edge;
+    }
+  };
+  for (size_t id = 0; id < tokens_.size(); ++id) {
+    if (tokens_[id].birth == kNever) continue;
+    const std::string& text = spec_->vocab[id];
+    Edge* edge = &root_[static_cast<unsigned char>(text[0])];
+    if (edge->child == 0) edge->child = nodes++;
+    for (size_t at = 1; at < text.size(); ++at) {
+      const uint32_t key = edge->child << 8 | static_cast<unsigned char>(text[at]);
+      if (used * 2 >= edges_.size()) grow();
+      const size_t mask = edges_.size() - 1;
+      size_t i = edge_hash(key) & mask;
+      while (edges_[i].key != key && edges_[i].key != 0) i = (i + 1) & mask;
+      edge = &edges_[i];
+      if (edge->key == 0) {
+        edge->key = key;
+        edge->child = nodes++;
+        ++used;
+      }
+    }
+    edge->token = static_cast<TokenId>(id);
+  }
+  for (size_t id = 0; id < tokens_.size(); ++id)
+    if (tokens_[id].birth != kNever && length_[id] > 1) {
+      const char* text = spec_->vocab[id].data();
+      tokens_[id].prefix = longest_token(text, text + length_[id] - 1);
+    }
+}
 
 const Bpe::Merge* Bpe::find_merge(TokenId left, TokenId right) const {
   const uint64_t pair = pair_key(left, right);
@@ -33,69 +262,139 @@ const Bpe::Merge* Bpe::find_merge(TokenId left, TokenId right) const {
   }
 }
 
-void Bpe::insert_merge(TokenId left, TokenId right, int32_t rank, TokenId id) {
-  const uint64_t pair = pair_key(left, right);
-  const size_t mask = merges_.size() - 1;
-  size_t i = pair_hash(pair) & mask;
-  while (merges_[i].pair != pair && merges_[i].pair != kNoPair) i = (i + 1) & mask;
-  merges_[i] = {pair, rank, id};  // of equal pairs the last one counts
+// The longest token that [p, end) starts with, -1 when there is none.
+TokenId Bpe::longest_token(const char* p, const char* end) const {
+  const Edge* edge = &root_[static_cast<unsigned char>(*p)];
+  if (edge->child == 0) return -1;
+  TokenId longest = edge->token;
+  const size_t mask = edges_.size() - 1;
+  while (++p < end) {
+    const uint32_t key = edge->child << 8 | static_cast<unsigned char>(*p);
+    size_t i = edge_hash(key) & mask;
+    while (edges_[i].key != key && edges_[i].key != 0) i = (i + 1) & mask;
+    if (edges_[i].key == 0) break;
+    edge = &edges_[i];
+    if (edge->token >= 0) longest = edge->token;
+  }
+  return longest;
 }
 
-Result<Bpe> Bpe::create(const TokenizerSpec& spec) {
-  Bpe bpe;
-  bpe.spec_ = &spec;
-  const size_t n = spec.vocab.size();
-  std::vector<bool> is_added(n, false), special(n, false), hidden(n, false);
-  for (const auto& added : spec.added) {
-    const auto id = static_cast<size_t>(added.id);
-    is_added[id] = hidden[id] = true;
-    special[id] = special[id] || added.special;
-  }
-  const auto hide = [&](TokenId id) {
-    hidden[static_cast<size_t>(id)] = special[static_cast<size_t>(id)] = true;
-  };
-  for (TokenId id : spec.decode_only) hide(id);
-  for (const auto& fallback : spec.byte_fallback) hide(fallback.second);
-
-  // Ordinary tokens first: an added token with the same bytes must not hide one. Control tokens are
-  // left out, so that no text gives one; but a byte keeps its only token, whatever the flags of
-  // that token.
-  bpe.whole_ = TokenTable(n);
-  for (const bool added : {false, true})
-    for (size_t id = 0; id < n; ++id)
-      if (hidden[id] == added && !spec.vocab[id].empty() &&
-          (!special[id] || (is_added[id] && spec.vocab[id].size() == 1)))
-        bpe.whole_.insert(spec.vocab[id], static_cast<TokenId>(id));
-
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    const char c = static_cast<char>(byte);
-    bpe.byte_id_[byte] = bpe.whole_.find({&c, 1});
-  }
-  bpe.fallback_id_.fill(-1);
-  for (const auto& [byte, id] : spec.byte_fallback) bpe.fallback_id_[byte] = id;
-
-  size_t capacity = 16;
-  while (capacity < spec.merges.size() * 2) capacity *= 2;
-  bpe.merges_.resize(capacity);
-  TokenTable controls(spec.added.size());
-  for (const auto& added : spec.added)
-    if (added.special) controls.insert(spec.vocab[static_cast<size_t>(added.id)], added.id);
-  std::string joined;
-  for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
-    const auto [left, right] = spec.merges[rank];
-    joined = spec.vocab[static_cast<size_t>(left)];
-    joined += spec.vocab[static_cast<size_t>(right)];
-    const TokenId id = bpe.whole_.find(joined);
-    if (id < 0) {
-      if (controls.find(joined) >= 0) continue;
-      return fail(
-          ErrorCode::kInvalidFile,
-          fmt::format("its result \"{}\" is not in the vocabulary", byte_level::encode(joined)),
-          fmt::format("merge {}", rank));
+// Whether encoding the bytes of both tokens keeps the border between them. Walks back in time
+// through what stood at the border: on the left side the token, its right part, the right part of
+// that, …; on the right side the left parts. A pair that stood there merges when its rank comes
+// before either of the two is merged with its other neighbour; the left neighbour goes first when
+// ranks are equal, being further left.
+// `known_to_merge` leaves out the two tokens themselves.
+bool Bpe::is_border(TokenId left, TokenId right, bool known_to_merge, uint64_t& steps) const {
+  int32_t left_ends = kNever, right_ends = kNever;
+  for (bool first = true;; first = false) {
+    ++steps;
+    const Token& x = tokens_[static_cast<size_t>(left)];
+    const Token& y = tokens_[static_cast<size_t>(right)];
+    if (!first || !known_to_merge)
+      if (const Merge* merge = find_merge(left, right);
+          merge != nullptr && merge->rank < left_ends && merge->rank <= right_ends)
+        return false;
+    if (x.birth < 0 && y.birth < 0) return true;
+    if (x.birth > y.birth) {
+      left_ends = x.birth;
+      left = x.right;
+    } else {
+      right_ends = y.birth;
+      right = y.left;
     }
-    bpe.insert_merge(left, right, static_cast<int32_t>(rank), id);
   }
-  return bpe;
+}
+
+void Bpe::encode_cached(const ShortKey& key, const char* p, size_t n,
+                        std::vector<TokenId>& out) const {
+  PieceCache::Entry& entry =
+      PieceCache::of_this_thread().entries[hash_of(key) >> 20 & (PieceCache::kEntries - 1)];
+  if (entry.key == key && entry.serial == serial_) {
+    out.insert(out.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
+    return;
+  }
+  const size_t before = out.size();
+  encode_parts({p, n}, out);
+  const size_t count = out.size() - before;
+  if (count > PieceCache::kIds) return;
+  entry.key = key;
+  entry.serial = serial_;
+  entry.count = static_cast<uint32_t>(count);
+  std::copy(out.begin() + static_cast<long>(before), out.end(), entry.ids.begin());
+}
+
+void Bpe::encode_parts(std::string_view piece, std::vector<TokenId>& out) const {
+  if (!in_order_) return encode_by_merging(piece, out);
+  if (all_bytes_) return encode_search(piece, out);
+
+  // Bytes without a token: nothing merges with what stands for them, and those that are left out
+  // join their neighbours.
+  thread_local std::string kept;
+  kept.clear();
+  bool fuse = false;
+  for (char c : piece) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte_id_[byte] >= 0) {
+      kept.push_back(c);
+      fuse = false;
+      continue;
+    }
+    const bool has_fallback = fallback_id_[byte] >= 0;
+    if (!has_fallback && !spec_->unk) continue;
+    if (!kept.empty()) encode_search(kept, out);
+    kept.clear();
+    if (has_fallback || !fuse) out.push_back(has_fallback ? fallback_id_[byte] : *spec_->unk);
+    fuse = !has_fallback && spec_->fuse_unk;
+  }
+  if (!kept.empty()) encode_search(kept, out);
+}
+
+void Bpe::encode_search(std::string_view piece, std::vector<TokenId>& out) const {
+  // Places where no encoding goes on; bit n = "after n bytes".
+  thread_local std::vector<uint64_t> long_dead;
+  uint64_t short_dead[2] = {0, 0};
+  uint64_t* dead = short_dead;
+  if (piece.size() >= 128) {
+    long_dead.assign(piece.size() / 64 + 1, 0);
+    dead = long_dead.data();
+  }
+  const char* const begin = piece.data();
+  const char* const end = begin + piece.size();
+  const size_t base = out.size();
+  const char* p = begin;
+  TokenId candidate = longest_token(p, end);
+  uint64_t steps = 0;
+  const uint64_t max_steps = kSearchSteps * (piece.size() + 16);
+  while (true) {
+    if (steps > max_steps) {
+      out.resize(base);
+      return encode_by_merging(piece, out);
+    }
+    for (; candidate >= 0; candidate = tokens_[static_cast<size_t>(candidate)].prefix) {
+      const size_t after = static_cast<size_t>(p - begin) + length_[static_cast<size_t>(candidate)];
+      if ((dead[after >> 6] >> (after & 63) & 1) != 0) continue;
+      if (out.size() == base || is_border(out.back(), candidate, false, steps)) break;
+    }
+    if (candidate >= 0) {
+      out.push_back(candidate);
+      p += length_[static_cast<size_t>(candidate)];
+      if (p == end) break;
+      candidate = longest_token(p, end);
+      continue;
+    }
+    // What stands before p is the encoding of its bytes, the only one; so nothing goes on from
+    // here.
+    DEEPMINT_CHECK(out.size() > base);
+    const auto here = static_cast<size_t>(p - begin);
+    dead[here >> 6] |= uint64_t{1} << (here & 63);
+    const TokenId last = out.back();
+    out.pop_back();
+    p -= length_[static_cast<size_t>(last)];
+    candidate = tokens_[static_cast<size_t>(last)].prefix;
+  }
+  if (long_dead.capacity() > (size_t{1} << 17))
+    std::vector<uint64_t>().swap(long_dead);  // after a piece of 8 MB
 }
 
 void Bpe::symbols_of(std::string_view piece, std::vector<TokenId>& symbols) const {
@@ -115,37 +414,18 @@ void Bpe::symbols_of(std::string_view piece, std::vector<TokenId>& symbols) cons
   }
 }
 
-void Bpe::merge_short(std::vector<TokenId>& symbols) const {
-  std::array<int32_t, kShortSymbols> rank;
-  const auto rank_at = [&](size_t i) {
-    if (i + 1 >= symbols.size()) return kNoRank;
-    const Merge* merge = find_merge(symbols[i], symbols[i + 1]);
-    return merge == nullptr ? kNoRank : merge->rank;
-  };
-  for (size_t i = 0; i < symbols.size(); ++i) rank[i] = rank_at(i);
-  while (symbols.size() > 1) {
-    const auto best =
-        std::min_element(rank.begin(), rank.begin() + static_cast<long>(symbols.size()));
-    if (*best == kNoRank) return;
-    const auto at = static_cast<size_t>(best - rank.begin());
-    symbols[at] = find_merge(symbols[at], symbols[at + 1])->id;
-    std::copy(best + 2, rank.begin() + static_cast<long>(symbols.size()), best + 1);
-    symbols.erase(symbols.begin() + static_cast<long>(at) + 1);
-    rank[at] = rank_at(at);
-    if (at > 0) rank[at - 1] = rank_at(at - 1);
-  }
-}
-
-void Bpe::merge_long(std::vector<TokenId>& symbols) const {
+void Bpe::encode_by_merging(std::string_view piece, std::vector<TokenId>& out) const {
+  std::vector<TokenId> symbols;
+  symbols_of(piece, symbols);
   const auto n = static_cast<int32_t>(symbols.size());
   constexpr TokenId kGone = -1;
   std::vector<int32_t> next(symbols.size()), previous(symbols.size());
   std::vector<uint64_t>
-      heap;  // rank in the high half, position in the low: the leftmost of equals comes first
+      heap;  // rank in the high half, place in the low: the leftmost of equals comes first
   const auto push = [&](int32_t at) {
     if (at < 0 || next[static_cast<size_t>(at)] >= n) return;
-    const Merge* merge = find_merge(symbols[static_cast<size_t>(at)],
-                                    symbols[static_cast<size_t>(next[static_cast<size_t>(at)])]);
+    const auto left = static_cast<size_t>(at), right = static_cast<size_t>(next[left]);
+    const Merge* merge = find_merge(symbols[left], symbols[right]);
     if (merge == nullptr) return;
     heap.push_back(uint64_t{static_cast<uint32_t>(merge->rank)} << 32 | static_cast<uint32_t>(at));
     std::push_heap(heap.begin(), heap.end(), std::greater<>());
@@ -171,24 +451,8 @@ void Bpe::merge_long(std::vector<TokenId>& symbols) const {
     push(static_cast<int32_t>(at));
     push(previous[at]);
   }
-  symbols.erase(std::remove(symbols.begin(), symbols.end(), kGone), symbols.end());
-}
-
-void Bpe::encode(std::string_view piece, std::vector<TokenId>& out) const {
-  if (spec_->ignore_merges) {
-    if (const TokenId id = whole_.find(piece); id >= 0) {
-      out.push_back(id);
-      return;
-    }
-  }
-  thread_local std::vector<TokenId> symbols;
-  symbols.clear();
-  symbols_of(piece, symbols);
-  if (symbols.size() <= kShortSymbols)
-    merge_short(symbols);
-  else
-    merge_long(symbols);
-  out.insert(out.end(), symbols.begin(), symbols.end());
+  std::copy_if(symbols.begin(), symbols.end(), std::back_inserter(out),
+               [](TokenId id) { return id != kGone; });
 }
 
 }  // namespace deepmint

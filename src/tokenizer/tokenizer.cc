@@ -9,14 +9,15 @@
 #include "core/utf8.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
+#include "tokenizer/fast_split.h"
 #include "tokenizer/normalize.h"
-#include "tokenizer/pattern.h"
 #include "tokenizer/regex_splitter.h"
 
 namespace deepmint {
 namespace {
 
 constexpr size_t kMaxVocab = size_t{1} << 24;
+constexpr size_t kMaxVocabBytes = size_t{1} << 24;  // all tokens together
 constexpr size_t kMaxTokenBytes = 65'535;
 constexpr size_t kMaxPatterns = 16;
 
@@ -45,6 +46,12 @@ Status check_spec(const TokenizerSpec& spec) {
   if (n > kMaxVocab)
     return fail(ErrorCode::kTooLarge,
                 fmt::format("vocabulary of {} tokens, at most {} are supported", n, kMaxVocab));
+  size_t bytes = 0;
+  for (const std::string& token : spec.vocab) bytes += token.size();
+  if (bytes > kMaxVocabBytes)
+    return fail(
+        ErrorCode::kTooLarge,
+        fmt::format("vocabulary of {} bytes, at most {} are supported", bytes, kMaxVocabBytes));
   for (size_t id = 0; id < n; ++id)
     if (spec.vocab[id].size() > kMaxTokenBytes)
       return fail(
@@ -176,15 +183,11 @@ Status Tokenizer::Impl::build() {
   }
   DEEPMINT_TRY(made, Bpe::create(spec));
   bpe.emplace(std::move(made));
-  const auto compile = [&](std::string_view pattern) -> Status {
+  for (const std::string& pattern : spec.patterns) {
     auto splitter = RegexSplitter::compile(pattern);
     if (!splitter) return tl::unexpected<Error>(std::move(splitter).error().at("pre-tokenizer"));
     splitters.push_back(std::move(*splitter));
-    return {};
-  };
-  if (spec.pre)
-    for (std::string_view pattern : known_patterns(*spec.pre)) DEEPMINT_CHECK_OK(compile(pattern));
-  for (const std::string& pattern : spec.patterns) DEEPMINT_CHECK_OK(compile(pattern));
+  }
   fingerprint = fingerprint_of(spec);
   return {};
 }
@@ -200,7 +203,24 @@ void Tokenizer::Impl::split(size_t level, std::string_view text, std::vector<Tok
 void Tokenizer::Impl::encode_valid(std::string_view text, std::vector<TokenId>& out) const {
   if (text.empty()) return;
   if (spec.normalizer == Normalizer::kNfc) text = to_nfc(text, scratch().normalized);
-  split(0, text, out);
+  const auto encode_pieces = [&]<PreTokenizer kPre>() {
+    fast_split<kPre>(text, [&, end = text.data() + text.size()](const char* p, size_t n) {
+      bpe->encode(p, n, end, out);
+    });
+  };
+  if (!spec.pre) return split(0, text, out);
+  switch (*spec.pre) {
+    case PreTokenizer::kGpt2:
+      return encode_pieces.operator()<PreTokenizer::kGpt2>();
+    case PreTokenizer::kLlama3:
+      return encode_pieces.operator()<PreTokenizer::kLlama3>();
+    case PreTokenizer::kQwen2:
+      return encode_pieces.operator()<PreTokenizer::kQwen2>();
+    case PreTokenizer::kSmolLm:
+      return encode_pieces.operator()<PreTokenizer::kSmolLm>();
+    case PreTokenizer::kDeepSeekV3:
+      return encode_pieces.operator()<PreTokenizer::kDeepSeekV3>();
+  }
 }
 
 void Tokenizer::Impl::encode_text(std::string_view text, std::vector<TokenId>& out) const {

@@ -53,6 +53,18 @@ def run_tool(model, mode, texts):
     return out
 
 
+def from_rank_table(data):
+    """Merges as files have them that were converted from a table of token ranks (Llama 3): every split of every token."""
+    vocab = data["model"]["vocab"]
+    merges = []
+    for token, _ in sorted(vocab.items(), key=lambda item: item[1]):
+        splits = [(token[:i], token[i:]) for i in range(1, len(token)) if token[:i] in vocab and token[i:] in vocab]
+        merges += sorted(splits, key=lambda split: (vocab[split[0]], vocab[split[1]]))
+    data["model"]["merges"] = [list(m) for m in merges]
+    data["model"]["ignore_merges"] = True
+    return data
+
+
 def pack_segments(segments):
     out = b""
     for kind, text in segments:
@@ -95,7 +107,7 @@ def deepseek_v41_json():
 
 MAKERS = {
     "gpt2": lambda: train(tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)),
-    "llama3": lambda: {**(d := train(split_regex(LLAMA3))), "model": {**d["model"], "ignore_merges": True}},
+    "llama3": lambda: from_rank_table(train(split_regex(LLAMA3))),
     "qwen2": lambda: train(split_regex(QWEN2), tokenizers.normalizers.NFC()),
     "o200k": lambda: train(split_regex(O200K)),
     "smollm2": lambda: gguf_metadata.smollm_tokenizer_json(gguf_metadata.read(GGUF)),
