@@ -25,6 +25,17 @@ namespace deepmint {
 
 enum class RequestClass : uint8_t { kInteractive, kAgent, kBatch };
 
+// Restricts what may be sampled next, token by token: grammars and forced prefixes. One object per request; the engine calls it on
+// its own thread, allowed() and then accept() for each token in order.
+class TokenMask {
+ public:
+  virtual ~TokenMask() = default;
+  // Bit (id % 32) of word id / 32 set = id may come next; [ceil(vocab / 32)] words, or none for "everything". Valid until the next call.
+  // A mask with no bit set ends the request with kError.
+  virtual std::span<const uint32_t> allowed() = 0;
+  virtual void accept(TokenId id) = 0;  // this id was sampled; allowed() has permitted it
+};
+
 struct GenerationRequest {
   std::vector<TokenId> tokens;         // the whole prompt, at least one id
   SamplingParams sampling;
@@ -35,6 +46,7 @@ struct GenerationRequest {
   std::optional<std::chrono::steady_clock::time_point> deadline;
   std::string cache_salt;              // isolates cached prefixes between tenants
   int32_t choice = 0;                  // index of this timeline among the n of one API request (random stream word c3)
+  std::shared_ptr<TokenMask> mask;     // null: none
 };
 
 struct TopLogprob {

@@ -1,4 +1,5 @@
-// From a path that the user named to something that can answer: weights, tokenizer, chat template, defaults.
+// From a path that the user named to something that can answer: weights, tokenizer, chat template,
+// defaults.
 //
 //   DEEPMINT_TRY(loaded, load_model("model.gguf", {.threads = 2}, progress));
 //   auto engine = make_engine(loaded, {});
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "core/thread_pool.h"
 #include "deepmint/engine.h"
 #include "deepmint/result.h"
 #include "model/model.h"
@@ -20,36 +22,47 @@
 namespace deepmint {
 
 struct LoadOptions {
-  int32_t threads = 0;                 // 0 = physical cores
+  int32_t threads = 0;  // 0 = physical cores
 };
 
 using LoadProgress = std::function<void(double fraction)>;  // 0 … 1, from the loading thread
 
 struct LoadedModel {
   std::shared_ptr<Model> model;
-  std::shared_ptr<const Tokenizer> tokenizer;       // null: the folder has none and works on token ids
-  std::string chat_template;                        // Jinja text from the metadata; may be empty
-  std::vector<TokenId> end_ids;                     // ids that end a reply
-  SamplingParams default_sampling;                  // the model's own generation metadata, else the product's defaults
+  std::shared_ptr<const Tokenizer> tokenizer;  // null: the folder has none and works on token ids
+  std::string chat_template;                   // Jinja text from the metadata; may be empty
+  std::vector<TokenId> end_ids;                // ids that end a reply
+  SamplingParams
+      default_sampling;  // the model's own generation metadata, else the product's defaults
+  std::vector<TokenId>
+      never_ids;  // ids that a reply must never hold (image and noise placeholders)
+  std::shared_ptr<ThreadPool> pool;  // what the model computes on; null: the engine makes its own
   int32_t threads = 1;
 };
 
-// MODEL is a .gguf file or a folder in Hugging Face layout. Errors name the file and what is wrong with it.
-Result<LoadedModel> load_model(const std::filesystem::path& path, const LoadOptions& options, const LoadProgress& progress = {});
+// MODEL is a .gguf file or a folder in Hugging Face layout. Errors name the file and what is wrong
+// with it.
+Result<LoadedModel> load_model(const std::filesystem::path& path, const LoadOptions& options,
+                               const LoadProgress& progress = {});
 
 struct EngineConfig {
-  int32_t context_tokens = 0;          // 0 = the model's, capped so that the state of one sequence fits the budget
-  int64_t kv_bytes = 0;                // 0 = half of the free memory
-  int32_t max_running = 64;            // sequences stepped together
-  int32_t max_waiting = 1024;          // queue bound; beyond it submit() refuses
-  int32_t step_tokens = 512;           // rows per step: decode rows first, prefill chunks fill the rest
+  int32_t context_tokens =
+      0;  // 0 = the model's, capped so that the state of one sequence fits the budget
+  int64_t kv_bytes = 0;        // 0 = half of the free memory
+  int32_t max_running = 64;    // sequences stepped together
+  int32_t max_waiting = 1024;  // queue bound; beyond it submit() refuses
+  int32_t step_tokens = 512;   // rows per step: decode rows first, prefill chunks fill the rest
   template <class V>
   void visit(V& v) {
-    v("engine.context_tokens", context_tokens, "largest prompt + output of one request; 0 = the model's, as far as memory allows");
-    v("engine.kv_bytes", kv_bytes, "bytes set aside for sequence state; 0 = half of the free memory");
+    v("engine.context_tokens", context_tokens,
+      "largest prompt + output of one request; 0 = the model's, as far as memory allows");
+    v("engine.kv_bytes", kv_bytes,
+      "bytes set aside for sequence state; 0 = half of the free memory");
     v("engine.max_running", max_running, "sequences stepped together");
-    v("engine.max_waiting", max_waiting, "requests that may wait; more are refused with a retry time");
-    v("engine.step_tokens", step_tokens, "rows per step; decode rows come first, prompt chunks fill the rest");
+    v("engine.max_waiting", max_waiting,
+      "requests that may wait; more are refused with a retry time");
+    v("engine.step_tokens", step_tokens,
+      "rows per step; decode rows come first, prompt chunks fill the rest");
   }
 };
 

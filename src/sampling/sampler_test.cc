@@ -14,7 +14,7 @@
 #include "core/cpu_isa.h"
 #include "sampling/reference_sampler.h"
 #include "sampling/select.h"
-#include "support/count_allocations.h"
+#include "support/counting_new.h"
 #include "support/test_seed.h"
 
 namespace deepmint::sampling {
@@ -254,11 +254,11 @@ TEST_P(SamplerTest, AllocatesNothing) {
   }
   for (const RandomCase& c : cases) {
     Sampler sampler(static_cast<int64_t>(c.logits.size()));
-    const long before = testing::allocations();
+    const uint64_t before = testing::allocations();
     for (int i = 0; i < 3; ++i)
       ASSERT_TRUE(sampler.sample(c.logits, c.params, {c.prompt, c.output}, c.address, {c.mask},
                                  c.end_ids, c.always_banned));
-    EXPECT_EQ(testing::allocations() - before, 0);
+    EXPECT_EQ(testing::allocations() - before, 0u);
   }
 }
 

@@ -1,0 +1,126 @@
+#include "engine/executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace deepmint {
+
+Executor::Executor(std::shared_ptr<Model> model, std::shared_ptr<ThreadPool> pool,
+                   kvcache::StateArena& arena, const SchedulerLimits& limits,
+                   std::vector<TokenId> never_ids)
+    : model_(std::move(model)),
+      pool_(std::move(pool)),
+      limits_(limits),
+      never_ids_(std::move(never_ids)),
+      vocab_(static_cast<size_t>(model_->info().vocab_size)),
+      outcomes_(limits.max_running),
+      logits_(AlignedBuffer<float>::uninitialized(limits.step_logit_rows * vocab_)) {
+  for (size_t part = 0; part < arena.parts().size(); ++part)
+    state_.push_back({arena.base(part), arena.count(part)});
+  rows_.reserve(limits.step_rows);
+  sequences_.reserve(limits.max_running);
+  first_logits_.reserve(limits.max_running);
+  masks_.reserve(limits.max_running);
+  sampled_.reserve(limits.max_running);
+  for (int thread = 0; thread < pool_->size(); ++thread)
+    samplers_.push_back(std::make_unique<Sampler>(model_->info().vocab_size));
+}
+
+Status Executor::reserve() { return model_->reserve(limits_.step_rows, limits_.step_logit_rows); }
+
+Status Executor::forward(const StepPlan& plan, Tap* tap) {
+  rows_.clear();
+  sequences_.clear();
+  first_logits_.clear();
+  size_t logit_rows = 0;
+  for (const Grant& g : plan.grants) {
+    const auto index = static_cast<uint32_t>(sequences_.size());
+    sequences_.push_back({g.sequence->blocks, g.sequence->slot});
+    first_logits_.push_back(logit_rows);
+    for (int32_t position = g.begin; position < g.begin + g.count; ++position) {
+      Row row;
+      row.sequence = index;
+      row.position = position;
+      row.token = g.sequence->tokens[static_cast<size_t>(position)];
+      row.needs_logits = g.all_logits || (g.sample && position == g.begin + g.count - 1);
+      rows_.push_back(row);
+    }
+    logit_rows += g.logit_rows();
+  }
+  DEEPMINT_CHECK(rows_.size() == plan.rows && logit_rows == plan.logit_rows &&
+                 logit_rows <= limits_.step_logit_rows);
+  try {
+    return model_->forward({rows_, sequences_, state_}, logits_.span().first(logit_rows * vocab_),
+                           tap);
+  } catch (const std::exception& e) {
+    return fail(ErrorCode::kInternal, fmt::format("the model stopped a step: {}", e.what()));
+  }
+}
+
+std::span<const float> Executor::logits_of(size_t grant, size_t row) const {
+  return logits_.span().subspan((first_logits_[grant] + row) * vocab_, vocab_);
+}
+
+std::span<const SampleOutcome> Executor::sample(const StepPlan& plan) {
+  sampled_.clear();
+  masks_.clear();
+  for (size_t i = 0; i < plan.grants.size(); ++i) {
+    const Grant& g = plan.grants[i];
+    masks_.push_back({});
+    if (!g.sample) continue;
+    sampled_.push_back(static_cast<uint32_t>(i));
+    if (const auto& mask = g.sequence->request.mask) masks_.back().words = mask->allowed();
+  }
+  if (sampled_.size() == 1) {
+    sample_one(plan.grants[sampled_[0]], sampled_[0], *samplers_[0]);
+  } else {
+    pool_->run(
+        sampled_.size(),
+        [&](size_t begin, size_t end, int worker) {
+          for (size_t i = begin; i < end; ++i)
+            sample_one(plan.grants[sampled_[i]], sampled_[i],
+                       *samplers_[static_cast<size_t>(worker)]);
+        },
+        1);
+  }
+  return std::span(outcomes_).first(plan.grants.size());
+}
+
+void Executor::sample_one(const Grant& grant, size_t index, Sampler& sampler) {
+  const Sequence& s = *grant.sequence;
+  SampleOutcome& outcome = outcomes_[index];
+  outcome.n_top = 0;
+  const size_t words = (vocab_ + 31) / 32;
+  if (!masks_[index].words.empty() && masks_[index].words.size() < words) {
+    outcome.error = Error{
+        ErrorCode::kInternal,
+        fmt::format("expected a mask of {} words, found {}", words, masks_[index].words.size()),
+        "mask"};
+    return;
+  }
+  const DrawAddress address{.seed = s.seed,
+                            .position = static_cast<uint32_t>(s.length()),
+                            .stream = 0,
+                            .choice = static_cast<uint32_t>(s.request.choice)};
+  auto r = sampler.sample(logits_of(index, grant.logit_rows() - 1), s.request.sampling,
+                          {s.prompt(), s.output()}, address, masks_[index], s.request.stop_ids,
+                          never_ids_);
+  if (!r) {
+    outcome.error = std::move(r).error();
+    return;
+  }
+  outcome.error.reset();
+  outcome.token = r->token;
+  outcome.logprob = r->logprob;
+  outcome.n_top = r->top.size();
+  std::copy(r->top.begin(), r->top.end(), outcome.top.begin());
+}
+
+void Executor::commit(const Sequence& sequence) {
+  model_->commit({sequence.blocks, sequence.slot}, state_, sequence.computed);
+}
+
+}  // namespace deepmint

@@ -1,0 +1,153 @@
+#include "engine/local_engine.h"
+
+#include <future>
+
+#include "core/check.h"
+
+namespace deepmint {
+namespace {
+
+class LocalTicket : public Ticket {
+ public:
+  explicit LocalTicket(std::shared_ptr<RequestControl> control) : control_(std::move(control)) {}
+  void cancel() override { control_->cancelled.store(true, std::memory_order_relaxed); }
+  uint64_t id() const override { return control_->id; }
+
+ private:
+  std::shared_ptr<RequestControl> control_;
+};
+
+}  // namespace
+
+std::string_view to_string(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kDeadline:
+      return "deadline";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "unknown";
+}
+
+Result<std::unique_ptr<Engine>> make_engine(const LoadedModel& loaded, const EngineConfig& config,
+                                            const Clock& clock) {
+  DEEPMINT_TRY(engine, LocalEngine::create(loaded, config, clock));
+  return engine;
+}
+
+Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const LoadedModel& loaded,
+                                                         const EngineConfig& config,
+                                                         const Clock& clock,
+                                                         const EngineHooks& hooks) {
+  DEEPMINT_TRY(core, EngineCore::create(loaded, config, clock, hooks));
+  return std::unique_ptr<LocalEngine>(new LocalEngine(std::move(core), clock));
+}
+
+LocalEngine::LocalEngine(std::unique_ptr<EngineCore> core, const Clock& clock)
+    : core_(std::move(core)), clock_(clock), stats_(core_->stats()), thread_([this] { loop(); }) {}
+
+LocalEngine::~LocalEngine() {
+  drain(std::chrono::milliseconds(0));
+  {
+    const std::lock_guard lock(mutex_);
+    exit_ = true;
+    wake_.notify_one();
+  }
+  thread_.join();
+}
+
+Result<std::shared_ptr<Ticket>> LocalEngine::submit(GenerationRequest request,
+                                                    std::shared_ptr<EventSink> sink) {
+  return enqueue(core_->prepare(std::move(request), std::move(sink)));
+}
+
+Result<std::shared_ptr<Ticket>> LocalEngine::resume(GenerationRequest request,
+                                                    std::vector<std::byte> state,
+                                                    std::shared_ptr<EventSink> sink) {
+  return enqueue(core_->prepare_saved(std::move(request), std::move(state), std::move(sink)));
+}
+
+Result<std::shared_ptr<Ticket>> LocalEngine::enqueue(Result<std::unique_ptr<Sequence>> sequence) {
+  const std::lock_guard lock(mutex_);
+  const auto refuse = [this](Error error) -> Result<std::shared_ptr<Ticket>> {
+    ++refused_;
+    return tl::unexpected(std::move(error));
+  };
+  if (!sequence) return refuse(std::move(sequence).error());
+  if (stopping_)
+    return refuse(
+        {ErrorCode::kUnavailable, "the engine is stopping and takes no new requests", {}});
+  if (!core_->take_place())
+    return refuse(
+        {ErrorCode::kResourceExhausted, "the waiting queue is full; try again later", {}});
+  auto ticket = std::make_shared<LocalTicket>((*sequence)->control);
+  mailbox_.push_back(std::move(*sequence));
+  wake_.notify_one();
+  return ticket;
+}
+
+EngineStats LocalEngine::stats() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats stats = stats_;
+  stats.refused = refused_;
+  return stats;
+}
+
+void LocalEngine::drain(std::chrono::milliseconds deadline) {
+  DEEPMINT_CHECK(std::this_thread::get_id() != thread_.get_id());
+  std::unique_lock lock(mutex_);
+  stopping_ = true;
+  const Clock::time_point when = clock_.now() + deadline;
+  tasks_.push_back([when](EngineCore& core) { core.cancel_all_at(when); });
+  idle_ = false;  // until the thread has looked again
+  wake_.notify_one();
+  changed_.wait(lock, [this] { return idle_; });
+}
+
+Result<std::vector<std::byte>> LocalEngine::export_state(uint64_t ticket_id) {
+  DEEPMINT_CHECK(std::this_thread::get_id() != thread_.get_id());
+  std::promise<Result<std::vector<std::byte>>> promise;
+  auto answer = promise.get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back([&promise, ticket_id](EngineCore& core) {
+      promise.set_value(core.export_state(ticket_id));
+    });
+    wake_.notify_one();
+  }
+  return answer.get();
+}
+
+void LocalEngine::loop() {
+  std::vector<std::unique_ptr<Sequence>> arrived;
+  std::vector<std::function<void(EngineCore&)>> tasks;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      stats_ = core_->stats();
+      const auto work = [this] { return !mailbox_.empty() || !tasks_.empty() || !core_->idle(); };
+      if (!work()) {
+        idle_ = true;
+        changed_.notify_all();
+        wake_.wait(lock, [&] { return exit_ || work(); });
+        if (!work()) return;  // exit_
+      }
+      idle_ = false;
+      arrived.swap(mailbox_);
+      tasks.swap(tasks_);
+    }
+    for (auto& sequence : arrived) core_->add(std::move(sequence));
+    arrived.clear();
+    for (auto& task : tasks) task(*core_);
+    tasks.clear();
+    if (!core_->idle()) core_->step();
+  }
+}
+
+}  // namespace deepmint
