@@ -15,3 +15,6 @@ find_path(TLEXPECTED_INCLUDE tl/expected.hpp REQUIRED)
 find_path(TOMLPLUSPLUS_INCLUDE toml++/toml.h REQUIRED)
 find_package(GTest)
 find_package(benchmark QUIET)
+# The rival in bench/linear_bench; never linked into the program. Its own CMake package asks for OpenCL headers.
+find_library(DNNL_LIBRARY dnnl)
+find_path(DNNL_INCLUDE oneapi/dnnl/dnnl.hpp)

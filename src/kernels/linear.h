@@ -26,6 +26,7 @@
 #include "core/dtype.h"
 #include "core/thread_pool.h"
 #include "deepmint/result.h"
+#include "kernels/weight_memory.h"
 
 namespace deepmint::kernels {
 
@@ -57,7 +58,7 @@ class PackedMatrix {
 
  private:
   friend Result<PackedMatrix> pack_stacked(DType, std::span<const RowSource>, int64_t, ThreadPool&);
-  AlignedBuffer<std::byte> data_;
+  WeightMemory data_;
   int64_t n_ = 0, k_ = 0;
   DType dtype_ = DType::kF32;
 };

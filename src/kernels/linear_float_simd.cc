@@ -10,16 +10,6 @@
 namespace deepmint::kernels::DEEPMINT_ISA_NS {
 namespace {
 
-DEEPMINT_INLINE void write_out(F product, float* y, int64_t count, bool add) {
-  if (count >= kLanes) {
-    f_store(y, add ? f_add(f_load(y), product) : product);
-    return;
-  }
-  alignas(64) float acc[kLanes];
-  f_store(acc, product);
-  for (int64_t i = 0; i < count; ++i) y[i] = add ? y[i] + acc[i] : acc[i];
-}
-
 // One step of k (F32, F16) or two (BF16), on kRows rows x kPanels panels.
 struct F32Step {
   static constexpr int64_t kPerStep = 1;

@@ -7,10 +7,6 @@
 //   s_x, acc)
 // The integer dot is exact on every instruction set, so its own order is free; the f32 order is the
 // one above, whatever the number of rows, panels or threads.
-//
-// Few rows read the packed panels as they are. More rows first expand some blocks of a panel to
-// bytes and f32 scales in a buffer that stays in the first-level cache, and pass it for all rows:
-// the same operations on the same values.
 #if DEEPMINT_ISA_LEVEL <= 3  // avx512bf16 uses the code of avx512vnni
 
 #include "kernels/linear_lanes.inl"
@@ -60,6 +56,7 @@ constexpr int max_pairs(Form f) {
 #if DEEPMINT_ISA_LEVEL == 3
 template <Form kForm>
 struct Dot {
+  static constexpr bool kTakesOffset = false;
   using Weights = B;
   static DEEPMINT_INLINE Weights prepare(B w) { return w; }
   __m512i sum;
@@ -70,13 +67,13 @@ struct Dot {
 #elif DEEPMINT_ISA_LEVEL == 2
 template <Form kForm>
 struct Dot {
-  static constexpr bool kSigned = kForm == Form::kOffset128;
+  static constexpr bool kTakesOffset = kForm == Form::kOffset128;  // off the weights themselves
   struct Weights {
     __m512i magnitude;
     __mmask64 negative;
   };
   static DEEPMINT_INLINE Weights prepare(B w) {
-    if constexpr (!kSigned) return {w.v, 0};
+    if constexpr (!kTakesOffset) return {w.v, 0};
     const __m512i value = _mm512_xor_si512(w.v, _mm512_set1_epi8(-128));
     return {_mm512_abs_epi8(value), _mm512_movepi8_mask(value)};
   }
@@ -84,7 +81,8 @@ struct Dot {
   DEEPMINT_INLINE void start(I init) { sum = init.v; }
   DEEPMINT_INLINE void step(int index, int last, Weights w, B x) {
     __m512i xv = x.v;
-    if constexpr (kSigned) xv = _mm512_mask_sub_epi8(xv, w.negative, _mm512_setzero_si512(), xv);
+    if constexpr (kTakesOffset)
+      xv = _mm512_mask_sub_epi8(xv, w.negative, _mm512_setzero_si512(), xv);
     const __m512i pairs = _mm512_maddubs_epi16(w.magnitude, xv);
     const int phase = index % max_pairs(kForm);
     words = phase == 0 ? pairs : _mm512_add_epi16(words, pairs);
@@ -96,12 +94,12 @@ struct Dot {
 #elif DEEPMINT_ISA_LEVEL == 1
 template <Form kForm>
 struct Dot {
-  static constexpr bool kSigned = kForm == Form::kOffset128;
+  static constexpr bool kTakesOffset = kForm == Form::kOffset128;  // off the weights themselves
   struct Weights {
     B magnitude, value;
   };
   static DEEPMINT_INLINE Weights prepare(B w) {
-    if constexpr (!kSigned) return {w, w};
+    if constexpr (!kTakesOffset) return {w, w};
     const __m256i flip = _mm256_set1_epi8(-128);
     const B value = {_mm256_xor_si256(w.lo, flip), _mm256_xor_si256(w.hi, flip)};
     return {{_mm256_abs_epi8(value.lo), _mm256_abs_epi8(value.hi)}, value};
@@ -109,7 +107,7 @@ struct Dot {
   I sum, words;
   DEEPMINT_INLINE void start(I init) { sum = init; }
   DEEPMINT_INLINE void step(int index, int last, Weights w, B x) {
-    if constexpr (kSigned)
+    if constexpr (kTakesOffset)
       x = {_mm256_sign_epi8(x.lo, w.value.lo), _mm256_sign_epi8(x.hi, w.value.hi)};
     const I pairs = {_mm256_maddubs_epi16(w.magnitude.lo, x.lo),
                      _mm256_maddubs_epi16(w.magnitude.hi, x.hi)};
@@ -127,6 +125,7 @@ struct Dot {
 #else
 template <Form kForm>
 struct Dot {
+  static constexpr bool kTakesOffset = false;
   using Weights = B;
   static DEEPMINT_INLINE Weights prepare(B w) { return w; }
   I init;
@@ -193,6 +192,7 @@ DEEPMINT_INLINE void add_top_bits(B low_plane, B high_plane, B& low, B& high) {
 
 template <size_t kQuants>
 struct PairedReader {
+  static constexpr size_t kLines = (kPairHead / 2 + kQuants + 63) / 64;
   static DEEPMINT_INLINE const uint8_t* pair(const uint8_t* panel, int64_t b) {
     return panel + (b >> 1) * static_cast<int64_t>(kPairHead + 2 * kQuants);
   }
@@ -208,6 +208,7 @@ struct PairedReader {
 };
 template <size_t kQuants>
 struct MinReader {
+  static constexpr size_t kLines = (kMinHead + kQuants) / 64;
   static DEEPMINT_INLINE Scales scales(const uint8_t* panel, int64_t b) {
     const uint8_t* head = panel + b * static_cast<int64_t>(kMinHead + kQuants);
     return {.d = f_load_f16(head),
@@ -221,6 +222,7 @@ struct MinReader {
 };
 template <size_t kQuants>
 struct SuperReader {
+  static constexpr size_t kLines = (kSuperHead / 8 + kQuants + 63) / 64;
   static DEEPMINT_INLINE const uint8_t* super(const uint8_t* panel, int64_t b) {
     return panel + (b >> 3) * static_cast<int64_t>(kSuperHead + 8 * kQuants);
   }
@@ -294,279 +296,145 @@ struct Q6_K : SuperReader<kQ6Quants> {
   }
 };
 
-// A block of a panel expanded by expand(): scales in f32, quants in bytes.
-struct ExpandedBlock {
-  uint8_t q[kByteQuants];
-  float d[kLanes];
-  float m[kLanes];  // or the integer factor of the low half
-  int32_t high[kLanes];
-};
-template <Form kFormOf>
-struct Expanded {
-  static constexpr Form kForm = kFormOf;
-  static DEEPMINT_INLINE const ExpandedBlock* block(const uint8_t* panel, int64_t b) {
-    return reinterpret_cast<const ExpandedBlock*>(panel) + b;
-  }
-  static DEEPMINT_INLINE Scales scales(const uint8_t* panel, int64_t b) {
-    const ExpandedBlock* e = block(panel, b);
-    if constexpr (has_min(kForm))
-      return {.d = f_load(e->d), .m = f_load(e->m), .low = i_zero(), .high = i_zero()};
-    if constexpr (kForm == Form::kHalves63)
-      return {.d = f_load(e->d), .m = f_zero(), .low = i_load(e->m), .high = i_load(e->high)};
-    return {.d = f_load(e->d), .m = f_zero(), .low = i_zero(), .high = i_zero()};
-  }
-  static DEEPMINT_INLINE const uint8_t* quants(const uint8_t* panel, int64_t b) {
-    return block(panel, b)->q;
-  }
-  template <int kStep>
-  static DEEPMINT_INLINE void unpack(const uint8_t* q, B& low, B& high) {
-    Q8_0::unpack<kStep>(q, low, high);
-  }
-};
-
-template <class Q, int kStep>
-DEEPMINT_INLINE void expand_step(const uint8_t* q, ExpandedBlock* out) {
-  B low, high;
-  Q::template unpack<kStep>(q, low, high);
-  b_store(out->q + 64 * kStep, low);
-  b_store(out->q + 64 * (kStep + 4), high);
-}
-template <class Q>
-DEEPMINT_INLINE void expand(const uint8_t* panel, int64_t b, ExpandedBlock* out) {
-  const Scales scales = Q::scales(panel, b);
-  f_store(out->d, scales.d);
-  if constexpr (has_min(Q::kForm)) f_store(out->m, scales.m);
-  if constexpr (Q::kForm == Form::kHalves63) {
-    i_store(out->m, scales.low);
-    i_store(out->high, scales.high);
-  }
-  const uint8_t* q = Q::quants(panel, b);
-  expand_step<Q, 0>(q, out);
-  expand_step<Q, 1>(q, out);
-  expand_step<Q, 2>(q, out);
-  expand_step<Q, 3>(q, out);
-}
-
-// One tile: kRows rows x kPanels panels, blocks [begin, end), sums continued in acc
-// [kRows][kPanels][16].
-template <class Q, int kRows, int kPanels>
-struct Tile {
+// One tile: kRows rows x one panel, all blocks.
+template <class Q, int kRows>
+struct Dots {
   static constexpr Form kForm = Q::kForm;
   static constexpr bool kHalves = kForm == Form::kHalves63;
-  Dot<kForm> low[kRows][kPanels], high[kRows][kPanels];  // one sum for both unless kHalves
+  Dot<kForm> low[kRows], high[kHalves ? kRows : 1];  // one sum for both halves unless kHalves
 
-  template <int kStep>
-  DEEPMINT_INLINE void step(const uint8_t* const (&q)[kPanels], const ActBlock* const (&x)[kRows]) {
-    typename Dot<kForm>::Weights wl[kPanels], wh[kPanels];
-#pragma GCC unroll 4
-    for (int p = 0; p < kPanels; ++p) {
-      B l, h;
-      Q::template unpack<kStep>(q[p], l, h);
-      wl[p] = Dot<kForm>::prepare(l);
-      wh[p] = Dot<kForm>::prepare(h);
+  DEEPMINT_INLINE void start(int r, const ActBlock* x) {
+    if constexpr (has_min(kForm) || Dot<kForm>::kTakesOffset) {
+      low[r].start(i_zero());
+    } else if constexpr (kHalves) {
+      const I above = i_shl<offset_bits(kForm)>(i_set1(x->neg_sum_high));
+      high[r].start(above);
+      low[r].start(i_sub(i_shl<offset_bits(kForm)>(i_set1(x->neg_sum)), above));
+    } else {
+      low[r].start(i_shl<offset_bits(kForm)>(i_set1(x->neg_sum)));
     }
+  }
+  template <int kStep>
+  DEEPMINT_INLINE void step(const uint8_t* q, const ActBlock* const (&x)[kRows]) {
+    B l, h;
+    Q::template unpack<kStep>(q, l, h);
+    const typename Dot<kForm>::Weights wl = Dot<kForm>::prepare(l), wh = Dot<kForm>::prepare(h);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const B xl = b_dword(x[r]->q + 4 * kStep), xh = b_dword(x[r]->q + 16 + 4 * kStep);
-#pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p) {
-        if constexpr (kHalves) {
-          low[r][p].step(kStep, 3, wl[p], xl);
-          high[r][p].step(kStep, 3, wh[p], xh);
-        } else {
-          low[r][p].step(2 * kStep, 7, wl[p], xl);
-          low[r][p].step(2 * kStep + 1, 7, wh[p], xh);
-        }
+      if constexpr (kHalves) {
+        low[r].step(kStep, 3, wl, xl);
+        high[r].step(kStep, 3, wh, xh);
+      } else {
+        low[r].step(2 * kStep, 7, wl, xl);
+        low[r].step(2 * kStep + 1, 7, wh, xh);
       }
     }
-  }
-
-  static void run(const uint8_t* w, size_t panel_stride, const uint8_t* x, size_t x_stride,
-                  int64_t blocks, bool first, float* acc) {
-    F sum[kRows][kPanels];
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p)
-        sum[r][p] = first ? f_zero() : f_load(acc + (r * kPanels + p) * kLanes);
-    for (int64_t b = 0; b < blocks; ++b) {
-      Tile t;
-      const uint8_t* q[kPanels];
-      const ActBlock* xb[kRows];
-#pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p)
-        q[p] = Q::quants(w + static_cast<size_t>(p) * panel_stride, b);
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        xb[r] = reinterpret_cast<const ActBlock*>(x + static_cast<size_t>(r) * x_stride) + b;
-#pragma GCC unroll 4
-        for (int p = 0; p < kPanels; ++p) {
-          if constexpr (has_min(kForm)) {
-            t.low[r][p].start(i_zero());
-          } else if constexpr (kHalves) {
-            const I above = i_shl<5>(i_set1(xb[r]->neg_sum_high));
-            t.high[r][p].start(above);
-            t.low[r][p].start(i_sub(i_shl<5>(i_set1(xb[r]->neg_sum)), above));
-          } else if constexpr (kForm == Form::kOffset128 &&
-                               (DEEPMINT_ISA_LEVEL == 1 || DEEPMINT_ISA_LEVEL == 2)) {
-            t.low[r][p].start(i_zero());  // these take the offset off the weights themselves
-          } else {
-            t.low[r][p].start(i_shl<offset_bits(kForm)>(i_set1(xb[r]->neg_sum)));
-          }
-        }
-      }
-      t.template step<0>(q, xb);
-      t.template step<1>(q, xb);
-      t.template step<2>(q, xb);
-      t.template step<3>(q, xb);
-#pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p) {
-        const Scales scales = Q::scales(w + static_cast<size_t>(p) * panel_stride, b);
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          I dot = t.low[r][p].finish();
-          if constexpr (kHalves)  // at most 2 * 16 * 32 * 127 * 128 < 2^24: exact in f32 too
-            dot = i_add(i_mul(scales.low, dot), i_mul(scales.high, t.high[r][p].finish()));
-          sum[r][p] = f_fma(f_from(dot), f_mul(scales.d, f_set1(xb[r]->d)), sum[r][p]);
-          if constexpr (has_min(kForm)) sum[r][p] = f_fma(scales.m, f_set1(xb[r]->s), sum[r][p]);
-        }
-      }
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-      for (int p = 0; p < kPanels; ++p) f_store(acc + (r * kPanels + p) * kLanes, sum[r][p]);
   }
 };
 
-// y[0 … count) = acc, or += acc.
-DEEPMINT_INLINE void write_out(const float* acc, float* y, int64_t count, bool add) {
-  if (count >= kLanes) {
-    f_store(y, add ? f_add(f_load(y), f_load(acc)) : f_load(acc));
-    return;
+template <class Q, int kRows>
+__attribute__((noinline)) void tile(const uint8_t* panel, const uint8_t* x, size_t x_stride,
+                                    int64_t blocks, size_t ahead, F* out) {
+  F sum[kRows];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) sum[r] = f_zero();
+  for (int64_t b = 0; b < blocks; ++b) {
+    const uint8_t* q = Q::quants(panel, b);
+#pragma GCC unroll 16
+    for (size_t line = 0; line < Q::kLines; ++line) __builtin_prefetch(q + ahead + 64 * line, 0, 2);
+    const ActBlock* xb[kRows];
+    Dots<Q, kRows> dots;
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      xb[r] = reinterpret_cast<const ActBlock*>(x + static_cast<size_t>(r) * x_stride) + b;
+      dots.start(r, xb[r]);
+    }
+    dots.template step<0>(q, xb);
+    dots.template step<1>(q, xb);
+    dots.template step<2>(q, xb);
+    dots.template step<3>(q, xb);
+    const Scales scales = Q::scales(panel, b);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      I dot = dots.low[r].finish();
+      if constexpr (Dots<Q, kRows>::kHalves)  // at most 2 * 16 * 32 * 127 * 128 < 2^24: exact in
+                                              // f32 too
+        dot = i_add(i_mul(scales.low, dot), i_mul(scales.high, dots.high[r].finish()));
+      sum[r] = f_fma(f_from(dot), f_mul(scales.d, f_set1(xb[r]->d)), sum[r]);
+      if constexpr (has_min(Q::kForm)) sum[r] = f_fma(scales.m, f_set1(xb[r]->s), sum[r]);
+    }
   }
-  for (int64_t i = 0; i < count; ++i) y[i] = add ? y[i] + acc[i] : acc[i];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) out[r] = sum[r];
 }
 
+// Rows of a tile: as many as the registers hold, and enough smaller kinds that few rows waste
+// nothing.
 #if DEEPMINT_ISA_LEVEL >= 2
-constexpr int kDirectRows = 4;
-constexpr int kMaxRows = 12;
+constexpr int kMaxRows = 8;
 #elif DEEPMINT_ISA_LEVEL == 1
-constexpr int kDirectRows = 2;
-constexpr int kMaxRows = 2;
+constexpr int kMaxRows = 3;
 #else
-constexpr int kDirectRows = 1;
 constexpr int kMaxRows = 1;
 #endif
-// Rows of the next tile when `left` are left: few kinds of tiles, none of them much smaller than
-// the others.
-constexpr int next_rows(int64_t left) {
-  if (left >= kMaxRows && left != kMaxRows + 1 && left != kMaxRows + 2) return kMaxRows;
-  if (left >= 8 && kMaxRows >= 8) return 8;
-  if (left >= 6 && kMaxRows >= 6) return 6;
-  if (left >= kMaxRows) return kMaxRows;
-  return left >= 4 ? 4 : static_cast<int>(left);
+DEEPMINT_INLINE int next_rows(int64_t left) {
+#if DEEPMINT_ISA_LEVEL >= 2
+  // 5 = 3 + 2, 7 = 4 + 3, 9 = 6 + 3: no lone row, which would wait for itself.
+  if (left >= 8) return left == 9 ? 6 : 8;
+  return left == 7 ? 4 : left == 5 ? 3 : static_cast<int>(left);
+#else
+  return left < kMaxRows ? static_cast<int>(left) : kMaxRows;
+#endif
 }
 
 template <class Q>
-DEEPMINT_INLINE void run_tile(int rows, const uint8_t* w, const uint8_t* x, size_t x_stride,
-                              int64_t blocks, bool first, float* acc) {
+DEEPMINT_INLINE void run_tile(int rows, const uint8_t* panel, const uint8_t* x, size_t x_stride,
+                              int64_t blocks, size_t ahead, F* sum) {
   switch (rows) {
 #if DEEPMINT_ISA_LEVEL >= 2
-    case 12:
-      return Tile<Q, 12, 1>::run(w, 0, x, x_stride, blocks, first, acc);
     case 8:
-      return Tile<Q, 8, 1>::run(w, 0, x, x_stride, blocks, first, acc);
+      return tile<Q, 8>(panel, x, x_stride, blocks, ahead, sum);
     case 6:
-      return Tile<Q, 6, 1>::run(w, 0, x, x_stride, blocks, first, acc);
+      return tile<Q, 6>(panel, x, x_stride, blocks, ahead, sum);
     case 4:
-      return Tile<Q, 4, 1>::run(w, 0, x, x_stride, blocks, first, acc);
-    case 3:
-      return Tile<Q, 3, 1>::run(w, 0, x, x_stride, blocks, first, acc);
+      return tile<Q, 4>(panel, x, x_stride, blocks, ahead, sum);
 #endif
 #if DEEPMINT_ISA_LEVEL >= 1
+    case 3:
+      return tile<Q, 3>(panel, x, x_stride, blocks, ahead, sum);
     case 2:
-      return Tile<Q, 2, 1>::run(w, 0, x, x_stride, blocks, first, acc);
+      return tile<Q, 2>(panel, x, x_stride, blocks, ahead, sum);
 #endif
     default:
-      return Tile<Q, 1, 1>::run(w, 0, x, x_stride, blocks, first, acc);
+      return tile<Q, 1>(panel, x, x_stride, blocks, ahead, sum);
   }
 }
 
-template <class Q>
-void direct(const LinearArgs& a) {
-  alignas(64) float acc[kDirectRows * kLanes];
-  for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
-    const uint8_t* panel = a.w + static_cast<size_t>(tile) * a.panel_bytes;
-    int64_t rows = 0;
-    for (int64_t row = 0; row < a.m; row += rows) {
-      rows = a.m - row < kDirectRows ? a.m - row : kDirectRows;
-      const uint8_t* x = a.x + static_cast<size_t>(row) * a.x_stride;
-      switch (rows) {
-#if DEEPMINT_ISA_LEVEL >= 2
-        case 4:
-          Tile<Q, 4, 1>::run(panel, 0, x, a.x_stride, a.k / kBlock, true, acc);
-          break;
-        case 3:
-          Tile<Q, 3, 1>::run(panel, 0, x, a.x_stride, a.k / kBlock, true, acc);
-          break;
-#endif
-#if DEEPMINT_ISA_LEVEL >= 1
-        case 2:
-          Tile<Q, 2, 1>::run(panel, 0, x, a.x_stride, a.k / kBlock, true, acc);
-          break;
-#endif
-        default:
-          Tile<Q, 1, 1>::run(panel, 0, x, a.x_stride, a.k / kBlock, true, acc);
-          break;
-      }
-      for (int64_t r = 0; r < rows; ++r)
-        write_out(acc + r * kLanes, a.y + (row + r) * a.y_stride + tile * kLanes,
-                  a.n - tile * kLanes, a.add);
-    }
-  }
-}
-
-constexpr int64_t kChunkBlocks = 32;  // blocks of a panel expanded at a time: 22 KiB
-constexpr int64_t kChunkRows = 120;   // rows that pass one expanded chunk
-
-template <class Q>
-void expanded(const LinearArgs& a) {
-  alignas(64) ExpandedBlock blocks[kChunkBlocks];
-  alignas(64) float acc[kChunkRows * kLanes];
-  const int64_t total = a.k / kBlock;
-  for (int64_t tile = a.tile_begin; tile < a.tile_end; ++tile) {
-    const uint8_t* panel = a.w + static_cast<size_t>(tile) * a.panel_bytes;
-    for (int64_t row_begin = 0; row_begin < a.m; row_begin += kChunkRows) {
-      const int64_t row_end = row_begin + kChunkRows < a.m ? row_begin + kChunkRows : a.m;
-      for (int64_t begin = 0; begin < total; begin += kChunkBlocks) {
-        const int64_t count = begin + kChunkBlocks < total ? kChunkBlocks : total - begin;
-        // A chunk that holds the whole panel serves every group of rows.
-        if (total > kChunkBlocks || row_begin == 0)
-          for (int64_t b = 0; b < count; ++b) expand<Q>(panel, begin + b, blocks + b);
-        int rows = 0;
-        for (int64_t row = row_begin; row < row_end; row += rows) {
-          rows = next_rows(row_end - row);
-          const uint8_t* x = a.x + static_cast<size_t>(row) * a.x_stride +
-                             static_cast<size_t>(begin) * sizeof(ActBlock);
-          run_tile<Expanded<Q::kForm>>(rows, reinterpret_cast<const uint8_t*>(blocks), x,
-                                       a.x_stride, count, begin == 0,
-                                       acc + (row - row_begin) * kLanes);
-        }
-      }
-      for (int64_t row = row_begin; row < row_end; ++row)
-        write_out(acc + (row - row_begin) * kLanes, a.y + row * a.y_stride + tile * kLanes,
-                  a.n - tile * kLanes, a.add);
-    }
-  }
-}
+// Rows that pass a panel before the next panel comes: their activations stay in the second-level
+// cache.
+constexpr size_t kRowBytes = size_t{384} << 10;
 
 template <class Q>
 void linear(const LinearArgs& a) {
-  if (a.m <= kDirectRows || kMaxRows == kDirectRows) {
-    direct<Q>(a);
-  } else {
-    expanded<Q>(a);
+  const auto fit = static_cast<int64_t>(kRowBytes / a.x_stride) / kMaxRows * kMaxRows;
+  const int64_t group = fit > 2 * kMaxRows ? fit : 2 * kMaxRows;
+  for (int64_t group_begin = 0; group_begin < a.m; group_begin += group) {
+    const int64_t group_end = group_begin + group < a.m ? group_begin + group : a.m;
+    for (int64_t p = a.tile_begin; p < a.tile_end; ++p) {
+      const uint8_t* panel = a.w + static_cast<size_t>(p) * a.panel_bytes;
+      int rows = 0;
+      for (int64_t row = group_begin; row < group_end; row += rows) {
+        rows = next_rows(group_end - row);
+        float* y = a.y + row * a.y_stride + p * kLanes;
+        for (int r = 0; r < rows; ++r) __builtin_prefetch(y + r * a.y_stride, 1);
+        F sum[kMaxRows];
+        run_tile<Q>(rows, panel, a.x + static_cast<size_t>(row) * a.x_stride, a.x_stride,
+                    a.k / kBlock, row + rows == group_end ? a.panel_bytes : 0, sum);
+        for (int r = 0; r < rows; ++r)
+          write_out(sum[r], y + r * a.y_stride, a.n - p * kLanes, a.add);
+      }
+    }
   }
 }
 

@@ -362,5 +362,16 @@ DEEPMINT_INLINE B b_shift(B a) {
 #undef DEEPMINT_EACH
 #endif
 
+// y[0 … min(count, 16)) = product, or += product.
+DEEPMINT_INLINE void write_out(F product, float* y, int64_t count, bool add) {
+  if (count >= 16) {
+    f_store(y, add ? f_add(f_load(y), product) : product);
+    return;
+  }
+  alignas(64) float acc[16];
+  f_store(acc, product);
+  for (int64_t i = 0; i < count; ++i) y[i] = add ? y[i] + acc[i] : acc[i];
+}
+
 }  // namespace
 }  // namespace deepmint::kernels::DEEPMINT_ISA_NS

@@ -358,7 +358,7 @@ Result<PackedMatrix> pack_stacked(DType dtype, std::span<const RowSource> source
   std::vector<uint8_t> zeros;
   try {
     if (!total) throw std::bad_alloc();
-    w.data_ = AlignedBuffer<std::byte>(*total);
+    w.data_ = WeightMemory(*total);
     zeros.resize(*width);
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kResourceExhausted,
