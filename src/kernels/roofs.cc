@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "core/aligned.h"
 #include "core/cpu_isa.h"
@@ -32,25 +33,23 @@ double seconds_of(const std::function<void()>& work) {
   return Seconds(std::chrono::steady_clock::now() - start).count();
 }
 
-// Best of at least three tries over at least 60 ms: a roof is what the machine can do, not what it
-// did while something else ran, and a scheduler may need some 30 ms to give each new thread a core
-// of its own.
-double best_time(const std::function<void()>& work) {
-  double best = seconds_of(work), sum = best;
-  for (int tries = 1; tries < 3 || sum < 0.06; ++tries) {
-    const double seconds = seconds_of(work);
-    best = std::min(best, seconds);
-    sum += seconds;
-  }
-  return best;
+// Times of at least three tries over at least 60 ms, ascending: a scheduler may need some 30 ms to
+// give each new thread a core of its own.
+std::vector<double> times_of(const std::function<void()>& work) {
+  std::vector<double> times;
+  for (double sum = 0; times.size() < 3 || sum < 0.06; sum += times.back())
+    times.push_back(seconds_of(work));
+  std::ranges::sort(times);
+  return times;
 }
 
 double arithmetic(ThreadPool& pool, double (*kernel)(int64_t)) {
   constexpr int64_t kRounds = 1 << 20;  // some 5 ms on a core of today
   const auto threads = static_cast<size_t>(pool.size());
   const double ops = kernel(1);
+  // The best try: nothing outside a core can make its arithmetic faster.
   const double seconds =
-      best_time([&] { pool.run(threads, [&](size_t, size_t, int) { kernel(kRounds); }); });
+      times_of([&] { pool.run(threads, [&](size_t, size_t, int) { kernel(kRounds); }); }).front();
   return ops * kRounds * static_cast<double>(threads) / seconds / 1e9;
 }
 
@@ -70,12 +69,13 @@ double dram_read(ThreadPool& pool, const RoofKernels& kernels) {
   pass([&](size_t begin, size_t end) {
     std::fill(data.data() + begin, data.data() + end, std::byte{1});
   });
-  const double seconds = best_time([&] {
+  const std::vector<double> times = times_of([&] {
     pass([&](size_t begin, size_t end) {
       sink.fetch_add(kernels.read(data.data() + begin, end - begin), std::memory_order_relaxed);
     });
   });
-  return static_cast<double>(bytes / kChunk * kChunk) / seconds / 1e9;
+  // The median: neighbours on the same memory make it slower and idle ones faster than what lasts.
+  return static_cast<double>(bytes / kChunk * kChunk) / times[times.size() / 2] / 1e9;
 }
 
 }  // namespace
