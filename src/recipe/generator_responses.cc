@@ -1,0 +1,316 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "recipe/custom_input.h"
+#include "recipe/generator.h"
+
+namespace deepmint::recipe {
+namespace {
+
+class ResponsesGenerator final : public Generator {
+ public:
+  ResponsesGenerator(const ConversationRequest& request, const ReplyMeta& meta, EventBuffer& events)
+      : meta_(meta), events_(events), reply_(request.reply) {}
+
+  void start(const PromptUsage& usage, const std::string*) override {
+    prompt_ = usage;
+    const std::string body = object("in_progress", "null", "null", "null", "", "null");
+    emit("response.created", fmt::format("\"response\":{}", body));
+    emit("response.in_progress", fmt::format("\"response\":{}", body));
+  }
+
+  void reasoning(std::string_view text, std::string_view) override {
+    content(Kind::kReasoning, text, {});
+  }
+  void text(std::string_view text, std::string_view logprobs) override {
+    content(Kind::kMessage, text, logprobs);
+  }
+
+  void tool_begin(std::string_view call_id, std::string_view name) override {
+    close_item("completed", true);
+    const bool custom = std::find(reply_.custom_tools.begin(), reply_.custom_tools.end(), name) !=
+                        reply_.custom_tools.end();
+    kind_ = custom ? Kind::kCustomCall : Kind::kFunctionCall;
+    call_id_ = quoted_json(call_id);
+    name_ = name_members(name);
+    item_id_ = quoted_json(fmt::format("{}_{}_{}", custom ? "ctc" : "fc", meta_.id, index_));
+    emit("response.output_item.added",
+         fmt::format("\"item\":{},\"output_index\":{}", call_item("in_progress", ""), index_));
+    custom_input_.reset();
+    begin_delta(custom ? "response.custom_tool_call_input.delta"
+                       : "response.function_call_arguments.delta");
+  }
+
+  void tool_arguments(std::string_view json) override {
+    if (kind_ == Kind::kCustomCall) {
+      const std::string_view decoded = custom_input_.push(json);
+      if (!decoded.empty()) call_delta(decoded);
+    } else {
+      call_delta(json);
+    }
+  }
+
+  void tool_end(bool complete) override {
+    if (kind_ == Kind::kCustomCall) {
+      const std::string_view rest = custom_input_.finish();
+      if (!rest.empty()) call_delta(rest);
+    }
+    // An incomplete call stays open until the reason is known; the finish closes it.
+    if (complete) close_item("completed", false);
+  }
+
+  void finish(FinishReason reason, const std::string&, const ReplyUsage& usage) override {
+    const bool limit =
+        reason == FinishReason::kLength || reason == FinishReason::kMalformedToolCall;
+    const bool incomplete = limit || reason == FinishReason::kContentFilter;
+    const std::string_view status = incomplete ? "incomplete" : "completed";
+    close_item(status, false);
+    const std::string details =
+        !incomplete
+            ? "null"
+            : fmt::format("{{\"reason\":\"{}\"}}", limit ? "max_output_tokens" : "content_filter");
+    const std::string usage_text = fmt::format(
+        "{{\"input_tokens\":{},\"input_tokens_details\":{{\"cached_tokens\":{}}},\"output_tokens\":"
+        "{},"
+        "\"output_tokens_details\":{{\"reasoning_tokens\":{}}},\"total_tokens\":{}}}",
+        prompt_.prompt_tokens, prompt_.cached_tokens, usage.completion_tokens,
+        usage.reasoning_tokens, prompt_.prompt_tokens + usage.completion_tokens);
+    final_ = object(status, std::to_string(meta_.completed == 0 ? meta_.created : meta_.completed),
+                    "null", details, output_, usage_text);
+    emit(incomplete ? "response.incomplete" : "response.completed",
+         fmt::format("\"response\":{}", final_));
+  }
+
+  void fail(std::string_view type, std::string_view message) override {
+    close_item("incomplete", false);
+    const std::string error =
+        fmt::format("{{\"code\":{},\"message\":{}}}", quoted_json(type), quoted_json(message));
+    final_ = object("failed", "null", error, "null", output_, "null");
+    emit("response.failed", fmt::format("\"response\":{}", final_));
+  }
+
+  std::string response() const override { return final_; }
+  std::string call_id(int n) const override { return fmt::format("call_{}_{}", meta_.id, n); }
+
+ private:
+  enum class Kind : uint8_t { kNone, kReasoning, kMessage, kFunctionCall, kCustomCall };
+
+  std::string object(std::string_view status, std::string_view completed_at, std::string_view error,
+                     std::string_view details, std::string_view output,
+                     std::string_view usage) const {
+    const std::string id = quoted_json(meta_.id), model = quoted_json(meta_.model);
+    if (reply_.echo_settings.empty()) {
+      return fmt::format(
+          "{{\"id\":{},\"object\":\"response\",\"created_at\":{},\"model\":{},\"status\":\"{}\","
+          "\"completed_at\":{},\"error\":{},"
+          "\"incomplete_details\":{},\"output\":[{}],\"usage\":{}}}",
+          id, meta_.created, model, status, completed_at, error, details, output, usage);
+    }
+    return fmt::format(
+        "{{\"id\":{},\"object\":\"response\",\"created_at\":{},\"status\":\"{}\",\"background\":"
+        "false,\"completed_at\":{},"
+        "\"content_filters\":null,\"error\":{},\"frequency_penalty\":0.0,\"incomplete_details\":{},"
+        "{}\"model\":{},\"moderation\":null,"
+        "\"output\":[{}],{}\"usage\":{}{}}}",
+        id, meta_.created, status, completed_at, error, details, reply_.echo_head, model, output,
+        reply_.echo_settings, usage, reply_.echo_tail);
+  }
+
+  void emit(std::string_view type, std::string_view members) {
+    std::string& out = events_.open(type);
+    out.append("{\"type\":\"").append(type).append("\",").append(members);
+    out.append(",\"sequence_number\":");
+    fmt::format_to(std::back_inserter(out), "{}", sequence_++);
+    out.push_back('}');
+    events_.close();
+  }
+
+  // ---- reasoning and messages
+  // -----------------------------------------------------------------------------------------------
+
+  std::string part(std::string_view text) const {
+    if (kind_ == Kind::kReasoning)
+      return fmt::format("{{\"type\":\"reasoning_text\",\"text\":{}}}", quoted_json(text));
+    return fmt::format(
+        "{{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[{}],\"text\":{}}}", logprobs_,
+        quoted_json(text));
+  }
+
+  std::string content_item(std::string_view status, std::string_view phase,
+                           std::string_view parts) const {
+    if (kind_ == Kind::kReasoning) {
+      return fmt::format(
+          "{{\"type\":\"reasoning\",\"id\":{},\"status\":\"{}\",\"content\":[{}],\"summary\":[]{}}"
+          "}",
+          item_id_, status, parts, encrypted(parts.empty()));
+    }
+    return fmt::format(
+        "{{\"type\":\"message\",\"id\":{},\"status\":\"{}\",\"role\":\"assistant\",\"phase\":\"{}"
+        "\",\"content\":[{}]}}",
+        item_id_, status, phase, parts);
+  }
+
+  std::string encrypted(bool opening) const {
+    if (meta_.compat == Compat::kRecipe01) return {};
+    if (meta_.compat == Compat::kRecipe02)
+      return fmt::format(",\"encrypted_content\":{}",
+                         quoted_json(fmt::format("{}-{}", meta_.id, index_)));
+    if (!reply_.include_encrypted_reasoning || meta_.sealer == nullptr || opening)
+      return ",\"encrypted_content\":null";
+    return fmt::format(",\"encrypted_content\":{}",
+                       quoted_json(meta_.sealer->seal(meta_.tenant, text_)));
+  }
+
+  void content(Kind kind, std::string_view text, std::string_view logprobs) {
+    if (kind_ != kind) {
+      close_item("completed", false);
+      kind_ = kind;
+      item_id_ = quoted_json(
+          fmt::format("{}_{}_{}", kind == Kind::kReasoning ? "rs" : "msg", meta_.id, index_));
+      emit("response.output_item.added",
+           fmt::format("\"item\":{},\"output_index\":{}",
+                       content_item("in_progress", "final_answer", ""), index_));
+      emit("response.content_part.added",
+           fmt::format("\"content_index\":0,\"item_id\":{},\"output_index\":{},\"part\":{}",
+                       item_id_, index_, part("")));
+      begin_delta(kind == Kind::kReasoning ? "response.reasoning_text.delta"
+                                           : "response.output_text.delta");
+    }
+    text_.append(text);
+    std::string& out = events_.open(delta_type_);
+    out.append(delta_head_);
+    json::append_escaped(out, text);
+    out.append(delta_middle_);
+    if (kind == Kind::kMessage) {
+      out.append(",\"logprobs\":").append(logprobs.empty() ? "[]" : logprobs);
+      if (logprobs.size() > 2) {
+        if (!logprobs_.empty()) logprobs_.push_back(',');
+        logprobs_.append(logprobs.substr(1, logprobs.size() - 2));
+      }
+    }
+    out.append(delta_index_);
+    finish_delta(out);
+  }
+
+  void begin_delta(std::string_view type) {
+    delta_type_ = type;
+    const bool is_content = kind_ == Kind::kReasoning || kind_ == Kind::kMessage;
+    delta_head_ = fmt::format("{{\"type\":\"{}\",{}\"delta\":", type,
+                              is_content ? "\"content_index\":0," : "");
+    delta_middle_ = fmt::format(",\"item_id\":{}", item_id_);
+    delta_index_ = fmt::format(",\"output_index\":{},\"sequence_number\":", index_);
+  }
+
+  void finish_delta(std::string& out) {
+    fmt::format_to(std::back_inserter(out), "{}", sequence_++);
+    out.push_back('}');
+    events_.close();
+  }
+
+  // ---- calls
+  // ----------------------------------------------------------------------------------------------------------------
+
+  std::string name_members(std::string_view name) const {
+    std::string_view space, local = name;
+    const auto it = reply_.namespaces.find(std::string(name));
+    if (it != reply_.namespaces.end()) {
+      space = it->second.first;
+      local = it->second.second;
+    } else if (meta_.compat == Compat::kRecipe01) {
+      const size_t at = name.find("::");
+      if (at != std::string_view::npos) {
+        space = name.substr(0, at);
+        local = name.substr(at + 2);
+      }
+    }
+    std::string out = fmt::format("\"name\":{}", quoted_json(local));
+    if (!space.empty()) out.append(fmt::format(",\"namespace\":{}", quoted_json(space)));
+    return out;
+  }
+
+  std::string call_item(std::string_view status, std::string_view text) const {
+    const bool custom = kind_ == Kind::kCustomCall;
+    return fmt::format(
+        "{{\"type\":\"{}\",\"id\":{},\"status\":\"{}\",\"call_id\":{},{},\"{}\":{}}}",
+        custom ? "custom_tool_call" : "function_call", item_id_, status, call_id_, name_,
+        custom ? "input" : "arguments", quoted_json(text));
+  }
+
+  void call_delta(std::string_view text) {
+    text_.append(text);
+    std::string& out = events_.open(delta_type_);
+    out.append(delta_head_);
+    json::append_escaped(out, text);
+    out.append(delta_middle_).append(delta_index_);
+    finish_delta(out);
+  }
+
+  // ---- the end of an item
+  // ---------------------------------------------------------------------------------------------------
+
+  void close_item(std::string_view status, bool call_follows) {
+    if (kind_ == Kind::kNone) return;
+    std::string item;
+    if (kind_ == Kind::kReasoning || kind_ == Kind::kMessage) {
+      const bool message = kind_ == Kind::kMessage;
+      const std::string type =
+          message ? "response.output_text.done" : "response.reasoning_text.done";
+      std::string& out =
+          events_.open(message ? "response.output_text.done" : "response.reasoning_text.done");
+      out.append(
+          fmt::format("{{\"type\":\"{}\",\"content_index\":0,\"item_id\":{}{},\"output_index\":{},"
+                      "\"sequence_number\":{},\"text\":",
+                      type, item_id_, message ? fmt::format(",\"logprobs\":[{}]", logprobs_) : "",
+                      index_, sequence_++));
+      json::append_escaped(out, text_);
+      out.push_back('}');
+      events_.close();
+      const std::string whole = part(text_);
+      emit("response.content_part.done",
+           fmt::format("\"content_index\":0,\"item_id\":{},\"output_index\":{},\"part\":{}",
+                       item_id_, index_, whole));
+      item = content_item(status, message && call_follows ? "commentary" : "final_answer", whole);
+    } else {
+      const bool custom = kind_ == Kind::kCustomCall;
+      if (custom) {
+        emit("response.custom_tool_call_input.done",
+             fmt::format("\"input\":{},\"item_id\":{},\"output_index\":{}", quoted_json(text_),
+                         item_id_, index_));
+      } else {
+        emit("response.function_call_arguments.done",
+             fmt::format("\"arguments\":{},\"item_id\":{},\"output_index\":{}", quoted_json(text_),
+                         item_id_, index_));
+      }
+      item = call_item(status, text_);
+    }
+    emit("response.output_item.done", fmt::format("\"item\":{},\"output_index\":{}", item, index_));
+    if (!output_.empty()) output_.push_back(',');
+    output_.append(item);
+    text_.clear();
+    logprobs_.clear();
+    kind_ = Kind::kNone;
+    ++index_;
+  }
+
+  const ReplyMeta& meta_;
+  EventBuffer& events_;
+  const ReplyContext& reply_;
+  PromptUsage prompt_;
+  Kind kind_ = Kind::kNone;
+  int index_ = 0;
+  uint64_t sequence_ = 0;
+  std::string_view delta_type_;
+  std::string item_id_, call_id_, name_, text_, logprobs_, output_, final_;
+  std::string delta_head_, delta_middle_, delta_index_;
+  CustomInput custom_input_;
+};
+
+}  // namespace
+
+std::unique_ptr<Generator> make_responses_generator(const ConversationRequest& request,
+                                                    const ReplyMeta& meta, EventBuffer& events) {
+  return std::make_unique<ResponsesGenerator>(request, meta, events);
+}
+
+}  // namespace deepmint::recipe
