@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "recipe/convert_common.h"
@@ -29,13 +30,22 @@ class ChatConverter : ConvertBase {
 
     DEEPMINT_CHECK_OK(check_model());
     if (messages->empty()) return request_error("Empty input messages");
-    DEEPMINT_CHECK_OK(check_settings());
     for (size_t i = 0; i < raw_.size(); ++i) DEEPMINT_CHECK_OK(add_message(raw_[i], i));
     DEEPMINT_CHECK_OK(pair_results());
-    DEEPMINT_CHECK_OK(set_tools(std::move(tools_), choice_));
-    DEEPMINT_CHECK_OK(set_format(std::move(format_)));
-    if (r_.conversation.response_format.kind == ResponseFormat::Kind::kJsonObject)
+    for (const Declared& d : tools_)
+      DEEPMINT_CHECK_OK(check_tool_name(d.tool.name, d.name_path, d.path01));
+    const bool prefix = !r_.conversation.messages.empty() && r_.conversation.messages.back().prefix;
+    if (format_.kind == ResponseFormat::Kind::kJsonObject) {
       DEEPMINT_CHECK_OK(check_json_word());
+      if (prefix)
+        return request_error("response_format json_object should not be used with prefix");
+    }
+    const bool declares_tools = !tools_.empty();
+    DEEPMINT_CHECK_OK(set_tools(std::move(tools_), choice_));
+    if (prefix && (declares_tools || has_calls()))
+      return request_error("Function call should not be used with prefix");
+    DEEPMINT_CHECK_OK(check_settings());
+    DEEPMINT_CHECK_OK(set_format(std::move(format_)));
     DEEPMINT_CHECK_OK(finish(parallel_.has_value() && !*parallel_, "reasoning_content"));
     return std::move(r_);
   }
@@ -352,8 +362,6 @@ class ChatConverter : ConvertBase {
       return request_error("stream_options should be set along with stream = true");
     if (is_regex01_)
       return request_error("response_format: only text and json_object are supported");
-    for (const Declared& d : tools_)
-      DEEPMINT_CHECK_OK(check_tool_name(d.tool.name, d.name_path, d.path01));
     return set_stop(std::move(stop_), stop_name_);
   }
 
@@ -363,6 +371,15 @@ class ChatConverter : ConvertBase {
     const bool system = raw.role == "system" || raw.role == "developer";
     for (size_t p = 0; p < raw.parts.size(); ++p) {
       const Part& part = raw.parts[p];
+      if (no_images() &&
+          (part.kind == Part::Kind::kImage || (part.kind == Part::Kind::kFile && v02()))) {
+        if (ours())
+          warn(fmt::format(
+              "messages[{}].content[{}]: this model takes no images; a placeholder was sent", index,
+              p));
+        content.text(kUnsupportedImage);
+        continue;
+      }
       const std::string at = v01() ? fmt::format("messages[{}].content[{}]: ", index, p)
                                    : fmt::format(".messages[{}]: ", index);
       switch (part.kind) {
@@ -555,6 +572,12 @@ class ChatConverter : ConvertBase {
     }
     all = std::move(out);
     return {};
+  }
+
+  bool has_calls() const {
+    const std::vector<Message>& all = r_.conversation.messages;
+    return std::any_of(all.begin(), all.end(),
+                       [](const Message& m) { return !m.tool_calls.empty(); });
   }
 
   Status check_json_word() const {

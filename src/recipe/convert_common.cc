@@ -176,8 +176,9 @@ Status ConvertBase::set_sampling(std::optional<float> temperature, std::optional
   r_.inference.temperature = temperature;
   r_.inference.top_p = top_p;
   if (v02()) {
-    // The original fixes what the model was trained with: temperature 1 while thinking; V4.1 uses
-    // top_p 1, at least 0.95 while thinking; V4 uses top_p 1 while thinking.
+    // The original fixes what the model was trained with. While thinking: temperature 1; V4.1 top_p
+    // at least 0.95; V4 top_p 1, or 0.95 with tools (finish() knows). Without thinking V4.1 has
+    // top_p 1.
     const bool v4 = o_.version == ModelVersion::kV4;
     const bool thinking = r_.conversation.thinking;
     r_.inference.temperature = thinking ? 1.0F : temperature.value_or(1.0F);
@@ -349,6 +350,7 @@ Status ConvertBase::finish(bool parallel_calls_off, std::string_view reasoning_f
   }
   ParsingOptions& p = r_.parsing;
   p.parse_tool_calls = !c.tools.empty();
+  if (v02() && v4() && c.thinking && p.parse_tool_calls) r_.inference.top_p = 0.95F;
   const bool required = p.parse_tool_calls && c.tool_choice == ToolChoice::kRequired;
   p.starts_in_tool_calls = required && !(ours() && c.thinking);
   p.parse_json_output = c.response_format.kind == ResponseFormat::Kind::kJsonObject;

@@ -37,6 +37,8 @@ class ConvertBase {
   bool v01() const { return o_.compat == Compat::kRecipe01; }
   bool v02() const { return o_.compat == Compat::kRecipe02; }
   bool ours() const { return o_.compat == Compat::kOurs; }
+  bool v4() const { return o_.version == ModelVersion::kV4; }
+  bool no_images() const { return v4() && !v01(); }  // images become a text
   void warn(std::string line) { r_.warnings.push_back(std::move(line)); }
 
   Status check_model();                            // 0.2 with a list of names

@@ -406,7 +406,8 @@ class MessagesConverter : ConvertBase {
     Message m;
     content.move_into(m);
     m.role = Role::kSystem;
-    if (v01() || (ours() && o_.version == ModelVersion::kV4)) {
+    if (v4() && !v01() && m.content.empty()) return {};
+    if (v01() || v4()) {
       m.role = Role::kUser;
       m.content = fmt::format("{}{}{}", kReminderOpen, m.content, kReminderClose);
       for (size_t& mark : m.image_marks) mark += kReminderOpen.size();
@@ -425,6 +426,14 @@ class MessagesConverter : ConvertBase {
     if (b.type == "document") {
       DEEPMINT_TRY(text, document(b));
       out.text(text);
+      return {};
+    }
+    if (b.type == "image" && no_images()) {
+      if (ours())
+        warn(fmt::format(
+            "messages.{}.content[{}]: this model takes no images; a placeholder was sent", index,
+            block));
+      out.text(kUnsupportedImage);
       return {};
     }
     if (b.type == "image") {
@@ -605,18 +614,22 @@ class MessagesConverter : ConvertBase {
             to_json(*block.input, {v01() ? NumberStyle::kPython : NumberStyle::kCompact, true});
         DEEPMINT_CHECK_OK(check_mark(call.arguments));
         m.tool_calls.push_back(std::move(call));
-      } else if (block.type == "text" || block.type == "document") {
+      } else if (block.type == "text" || block.type == "document" ||
+                 (block.type == "image" && no_images())) {
         if (!open_.empty() && !ours()) return unresolved(fmt::format("messages.{}.{}: ", index, b));
         DEEPMINT_CHECK_OK(check_mark(block.text));
-        if (any_text) text.append("\n\n");
+        // 0.2 puts the empty line only behind text that is not empty.
+        if (v01() ? any_text : !text.empty()) text.append("\n\n");
         any_text = true;
         if (block.type == "text") {
           text.append(block.text);
+        } else if (block.type == "image") {
+          text.append(kUnsupportedImage);
         } else {
           DEEPMINT_TRY(inlined, document(block));
           text.append(inlined);
         }
-      } else if (block.type == "image") {
+      } else if (block.type == "image" && !no_images()) {
         return request_error("Image in assistant message is unsupported");
       } else if (block.type == "tool_result") {
         return request_error(

@@ -54,11 +54,6 @@ class ResponsesConverter : ConvertBase {
     DEEPMINT_CHECK_OK(read_format(f));
 
     DEEPMINT_CHECK_OK(check_model());
-    DEEPMINT_CHECK_OK(set_sampling(temperature_, top_p_, max_tokens_, "max_output_tokens", false));
-    InferenceOptions& i = r_.inference;
-    if (i.top_logprobs.value_or(0) > 20)
-      return request_error(
-          "Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].");
     if (!has_text_input_ && items_ == nullptr && previous_.empty() &&
         !(instructions && (!instructions->empty() || !v01())))
       return request_error("Either input or instructions must be provided");
@@ -67,10 +62,14 @@ class ResponsesConverter : ConvertBase {
     DEEPMINT_CHECK_OK(add_instructions(instructions));
     DEEPMINT_CHECK_OK(add_items());
     DEEPMINT_CHECK_OK(assign_tools());
+    if (format_.kind == ResponseFormat::Kind::kJsonObject) DEEPMINT_CHECK_OK(check_json_word());
+    DEEPMINT_CHECK_OK(set_sampling(temperature_, top_p_, max_tokens_, "max_output_tokens", false));
+    InferenceOptions& i = r_.inference;
+    if (i.top_logprobs.value_or(0) > 20)
+      return request_error(
+          "Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].");
     write_echo(f, instructions);
     DEEPMINT_CHECK_OK(set_format(std::move(format_)));
-    if (r_.conversation.response_format.kind == ResponseFormat::Kind::kJsonObject)
-      DEEPMINT_CHECK_OK(check_json_word());
     DEEPMINT_CHECK_OK(finish(parallel_off_, "reasoning_text"));
     return std::move(r_);
   }
@@ -370,6 +369,10 @@ class ResponsesConverter : ConvertBase {
     d.tool.custom = true;
     if (t.name == "apply_patch") {
       d.tool.description = std::string(apply_patch_description());
+      if (v4() && !v01()) {  // one empty line less
+        const size_t at = d.tool.description->find("\n\n*** Begin Patch");
+        if (at != std::string::npos) d.tool.description->erase(at, 1);
+      }
       DEEPMINT_TRY(parameters, json::parse(apply_patch_parameters()));
       d.tool.parameters = std::move(parameters);
       if (ours() && t.format != nullptr) d.tool.format = *t.format;
@@ -423,6 +426,8 @@ class ResponsesConverter : ConvertBase {
     return set_tools(std::move(tools), choice_);
   }
 
+  std::string_view separator() const { return v4() && !v01() ? "__" : "::"; }
+
   // A name with a missing or an extra namespace prefix, when exactly one tool matches.
   static std::optional<std::string> resolve_name(const std::vector<Declared>& tools,
                                                  std::string_view name) {
@@ -459,10 +464,11 @@ class ResponsesConverter : ConvertBase {
       if (!inner_names.insert(inner.name).second)
         return request_error(v01() ? "Tool names must be unique"
                                    : "Tool names within a namespace must be unique.");
-      if (t.description && !t.description->empty())
+      if (t.description && !t.description->empty() && separator() == "::")
         d.tool.description =
             fmt::format("{}\n{}", *t.description, d.tool.description.value_or(std::string()));
-      const std::string base = fmt::format("{}::{}", t.name, inner.name);
+      // V4 knows the names of the package's older form.
+      const std::string base = fmt::format("{}{}{}", t.name, separator(), inner.name);
       d.tool.name = base;
       for (int suffix = 1; taken.contains(d.tool.name); ++suffix)
         d.tool.name = fmt::format("{}_{}", base, suffix);
@@ -514,7 +520,7 @@ class ResponsesConverter : ConvertBase {
     choice_.name = std::string(name);
     if (ours()) {
       DEEPMINT_TRY(space, c.opt_string("namespace"));
-      if (space) choice_.name = fmt::format("{}::{}", *space, name);
+      if (space) choice_.name = fmt::format("{}{}{}", *space, separator(), name);
     } else {
       choice_echo_ = fmt::format("{{\"type\":\"{}\",\"name\":{}}}", type, quoted(name));
     }
@@ -666,7 +672,7 @@ class ResponsesConverter : ConvertBase {
     c.call.name = std::string(text_of(item, "name"));
     if (const json::Value* space = item.find("namespace");
         space != nullptr && space->is_string() && (ours() || type == "function_call"))
-      c.call.name = fmt::format("{}::{}", space->as_string(), c.call.name);
+      c.call.name = fmt::format("{}{}{}", space->as_string(), separator(), c.call.name);
     if (type == "custom_tool_call") {
       c.call.arguments = "{\"input\":";
       json::append_escaped(c.call.arguments, text_of(item, "input"));
@@ -747,7 +753,7 @@ class ResponsesConverter : ConvertBase {
     const bool open = !all.empty() && all.back().role == Role::kAssistant &&
                       all.back().tool_calls.empty() && all.back().content.empty();
     if (!open) {
-      if (!any && ours()) return {};
+      if (text.empty() && !v01()) return {};
       Message m;
       m.role = Role::kAssistant;
       all.push_back(std::move(m));
@@ -755,7 +761,8 @@ class ResponsesConverter : ConvertBase {
     Message& m = all.back();
     if (!any) return {};
     if (m.reasoning) {
-      m.reasoning->append("\n").append(text);
+      if (v01() || (!m.reasoning->empty() && !text.empty())) m.reasoning->push_back('\n');
+      m.reasoning->append(text);
     } else {
       m.reasoning = std::move(text);
     }
@@ -768,12 +775,12 @@ class ResponsesConverter : ConvertBase {
     DEEPMINT_CHECK_OK(add_content(*item.find("content"), at, "content", role == "assistant", m));
     if (role == "assistant") {
       Message& target = trailing_assistant();
-      if (!target.content.empty()) target.content.append("\n\n");
+      if (!target.content.empty() && (v01() || !m.content.empty())) target.content.append("\n\n");
       target.content.append(m.content);
       return {};
     }
     if (role == "system") m.role = Role::kSystem;
-    if (role == "developer") m.role = v01() ? Role::kUser : Role::kSystem;
+    if (role == "developer") m.role = v01() || v4() ? Role::kUser : Role::kSystem;
     if (v01() && m.role == Role::kSystem && !m.images.empty())
       return request_error(at + ": Image in system message is unsupported");
     r_.conversation.messages.push_back(std::move(m));
@@ -793,7 +800,10 @@ class ResponsesConverter : ConvertBase {
       const json::Value& part = v.items()[p];
       const std::string_view type = text_of(part, "type");
       const std::string here = fmt::format("{}.{}[{}]", at, list, p);
-      if (type == "input_image") {
+      if (type == "input_image" && no_images()) {
+        if (ours()) warn(here + ": this model takes no images; a placeholder was sent");
+        content.text(kUnsupportedImage);
+      } else if (type == "input_image") {
         if (assistant) return request_error(at + ": Image in assistant message is unsupported");
         DEEPMINT_TRY(image, image_of(part, at, here));
         content.image(std::move(image));

@@ -56,8 +56,10 @@ class ResponsesGenerator final : public Generator {
       const std::string_view rest = custom_input_.finish();
       if (!rest.empty()) call_delta(rest);
     }
-    // An incomplete call stays open until the reason is known; the finish closes it.
-    if (complete) close_item("completed", false);
+    // An incomplete call stays open until the reason is known; the finish closes it. The original
+    // leaves every call open until something follows, so that a limit reached right behind a whole
+    // call marks it incomplete.
+    if (complete && meta_.compat == Compat::kOurs) close_item("completed", false);
   }
 
   void finish(FinishReason reason, const std::string&, const ReplyUsage& usage) override {

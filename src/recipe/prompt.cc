@@ -188,6 +188,10 @@ class Renderer {
         role = Role::kUser;
       }
       const Piece piece{&m, static_cast<int>(i)};
+      // 0.2 shows only the first of neighbouring reminders to V4.1.
+      if (o_.compat == Compat::kRecipe02 && !v4_ && role == Role::kLatestReminder &&
+          !turns_.empty() && turns_.back().role == Role::kLatestReminder)
+        continue;
       if (role == Role::kUser && !turns_.empty() && turns_.back().role == Role::kUser) {
         turns_.back().pieces.push_back(piece);
         turns_.back().skip_empty = v4_ && !old_;
@@ -203,7 +207,7 @@ class Renderer {
   void order_results_in_window() {
     for (size_t i = 0; i < turns_.size(); ++i) {
       if (turns_[i].role != Role::kAssistant) continue;
-      const std::vector<ToolCall>& calls = turns_[i].first().tool_calls;
+      const std::vector<ToolCall> calls = ordered_calls(turns_[i].first());
       if (calls.empty() || turns_.size() - i - 1 < calls.size()) continue;
       const auto rank = ranks(calls);
       const auto key = [&](const Turn& t) {
@@ -246,6 +250,15 @@ class Renderer {
                        [&](const Turn& a, const Turn& b) { return key(a) < key(b); });
       for (size_t k = 0; k < slots.size(); ++k) turns_[slots[k]] = std::move(results[k]);
     }
+  }
+
+  // V4 since 0.2 writes the calls of a message in byte order of their ids.
+  std::vector<ToolCall> ordered_calls(const Message& m) const {
+    std::vector<ToolCall> calls = m.tool_calls;
+    if (v4_ && !old_)
+      std::stable_sort(calls.begin(), calls.end(),
+                       [](const ToolCall& a, const ToolCall& b) { return a.id < b.id; });
+    return calls;
   }
 
   static std::unordered_map<std::string_view, size_t> ranks(const std::vector<ToolCall>& calls) {
@@ -364,7 +377,7 @@ class Renderer {
     w_.text("\n\n");
     tag("<", text_.block);
     w_.text(">");
-    for (const ToolCall& call : m.tool_calls) {
+    for (const ToolCall& call : ordered_calls(m)) {
       w_.text("\n");
       tag("<", text_.invoke);
       w_.text(" name=\"");

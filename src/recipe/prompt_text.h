@@ -21,6 +21,7 @@ inline constexpr std::string_view kDsml =
 
 inline constexpr std::string_view kToolResultOpen = "<tool_result>";
 inline constexpr std::string_view kToolResultClose = "</tool_result>";
+inline constexpr std::string_view kUnsupportedImage = "[Unsupported Image]";  // V4 since 0.2
 inline constexpr std::string_view kUnsupportedDocument = "[Unsupported Document]";
 inline constexpr std::string_view kReminderOpen =
     "<system-reminder>\n";  // 0.1: system messages inside a Messages conversation
