@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <mutex>
 #include <utility>
 
@@ -75,8 +76,12 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const ServerConfig& config
     keys = std::move(loaded);
   }
   auto impl = std::make_unique<Impl>();
-  impl->context = std::make_shared<ApiContext>(config, std::move(model), std::move(keys));
-  impl->api = std::make_shared<Api>(impl->context);
+  try {
+    impl->context = std::make_shared<ApiContext>(config, std::move(model), std::move(keys));
+    impl->api = std::make_shared<Api>(impl->context);
+  } catch (const std::exception& e) {  // threads or memory have run out
+    return fail(ErrorCode::kUnavailable, fmt::format("cannot start: {}", e.what()), "server");
+  }
   DEEPMINT_TRY(transport, http::HttpTransport::start(config, impl->api));
   impl->transport = std::move(transport);
   impl->api->attach(&impl->transport->stats(), impl->transport->loopback());

@@ -216,10 +216,13 @@ Status ChatExchange::admit(ChatRequest request) {
     const std::lock_guard lock(mutex_);
     if (!ticket) {
       for (const auto& earlier : tickets_) earlier->cancel();
+      tickets_ = {};
       return tl::unexpected(std::move(ticket).error());
     }
-    tickets_.push_back(std::move(*ticket));
-    if (gone_) tickets_.back()->cancel();
+    if (gone_)
+      (*ticket)->cancel();
+    else
+      tickets_.push_back(std::move(*ticket));
   }
   ++context_->metrics.requests;
   {
@@ -245,7 +248,7 @@ void ChatExchange::cancel_all() {
   {
     const std::lock_guard lock(mutex_);
     gone_ = true;
-    tickets = tickets_;
+    tickets.swap(tickets_);  // a ticket may keep its sink, and the sink keeps this object
     inbox_ = {};
     finishes_ = {};
   }
@@ -331,9 +334,9 @@ void ChatExchange::take_token(const Event& event) {
   std::shared_ptr<Ticket> ticket;
   {
     const std::lock_guard lock(mutex_);
-    ticket = tickets_[static_cast<size_t>(event.choice)];
+    if (!tickets_.empty()) ticket = tickets_[static_cast<size_t>(event.choice)];
   }
-  ticket->cancel();
+  if (ticket) ticket->cancel();
 }
 
 // Text that is final, with the log-probabilities of the tokens that it completes; at the end of the
@@ -394,6 +397,10 @@ void ChatExchange::take_finish(const Finish& finish) {
 }
 
 void ChatExchange::end(http::Exchange& exchange) {
+  {
+    const std::lock_guard lock(mutex_);
+    tickets_ = {};
+  }
   if (request_.stream) {
     if (request_.include_usage) output_->usage_chunk(out_, usage_);
     out_ += ChatOutput::kDone;
