@@ -1,0 +1,47 @@
+// The HTTP server in front of a scripted engine, as a program: for measurements and tests of the
+// server alone.
+//
+//   scripted_server hang            one token per reply, then silence until the client leaves
+//   scripted_server pace N US       N tokens per reply, one each US microseconds
+//
+// Prints "listening on URL"; ends when standard input does.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "server/testing/test_model.h"
+#include "support/scripted_engine.h"
+
+using namespace deepmint;
+
+int main(int argc, char** argv) {
+  const std::string_view kind = argc > 1 ? argv[1] : "";
+  testing::ScriptedEngine::Play play;
+  if (kind == "hang" && argc == 2) {
+    play.tokens = {testing::kHello};
+    play.hang = true;
+  } else if (kind == "pace" && argc == 4) {
+    play.tokens.assign(static_cast<size_t>(std::atoi(argv[2])), testing::kHello);
+    play.pace = std::chrono::microseconds(std::atoi(argv[3]));
+  } else {
+    std::fprintf(stderr, "usage: scripted_server hang | pace N US\n");
+    return 2;
+  }
+  testing::ScriptedEngine engine([&](const GenerationRequest&) { return play; });
+  ServerConfig config;
+  config.port = 0;
+  auto server = HttpServer::start(config, testing::test_model(engine));
+  if (!server) {
+    std::fprintf(stderr, "%s\n", server.error().str().c_str());
+    return 1;
+  }
+  std::printf("listening on %s\n", (*server)->url().c_str());
+  std::fflush(stdout);
+  char byte;
+  while (::read(STDIN_FILENO, &byte, 1) > 0) {
+  }
+  (*server)->stop(std::chrono::milliseconds(0));
+  return 0;
+}
