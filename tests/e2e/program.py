@@ -13,7 +13,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BIN = os.environ.get("DEEPMINT_BIN", str(ROOT / "build/release/bin/deepmint"))
-MAKE_TINY = str(pathlib.Path(BIN).parent / "make_tiny_model")
+MAKE_TINY = str(pathlib.Path(BIN).parent / "test-tools/make_tiny_model")
 SMOLLM2 = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
