@@ -43,7 +43,14 @@ Status run_line(const std::vector<std::string>& args) {
   DEEPMINT_TRY(line, parse_command_line(args, commands, settings));
   if (!line.page.empty()) return write_stdout(line.page);
   DEEPMINT_CHECK_OK(apply_settings(line, config, settings));
-  return line.command->run(config, settings);
+  Status done = line.command->run(config, settings);
+  // What a module says about its setting, in the words of whoever set it: "--ctx", "c.toml:3".
+  if (!done) {
+    const Setting* setting = settings.find(done.error().where);
+    if (setting != nullptr && setting->origin.kind != Origin::Kind::kDefault)
+      done.error().where = setting->origin.str();
+  }
+  return done;
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "cli/command_line.h"
-#include "core/thread_pool.h"
 
 namespace deepmint::cli {
 namespace {
@@ -150,6 +149,7 @@ std::string machine_name() {
 }
 
 Result<BenchReport> measure(const OpenModel& open, const BenchPlan& plan,
+                            const kernels::Roofs& roofs,
                             const std::function<void(double)>& progress) {
   const EngineInfo& info = open.engine->info();
   const ModelInfo& model = open.loaded.model->info();
@@ -163,10 +163,7 @@ Result<BenchReport> measure(const OpenModel& open, const BenchPlan& plan,
   report.threads = info.threads;
   report.runs = plan.runs;
   report.weight_bytes = model.weight_bytes;
-  {
-    ThreadPool pool(info.threads);
-    report.roofs = kernels::measure_roofs(pool);
-  }
+  report.roofs = roofs;
 
   for (const int32_t rows : plan.rows)
     report.rows.push_back({.kind = BenchRow::Kind::kDecode, .rows = rows, .context = plan.prompt});

@@ -21,9 +21,10 @@ struct BenchPlan {
   SamplingParams sampling;
 };
 
-// Measures the roofs first, then each row of the plan, `runs` times after one warm-up. What does
-// not fit the context is left out. progress: fraction of the whole, 0 … 1. Errors: of the engine.
+// Measures each row of the plan, `runs` times after one warm-up. What does not fit the context is
+// left out. progress: fraction of the whole, 0 … 1. Errors: of the engine.
 Result<BenchReport> measure(const OpenModel& open, const BenchPlan& plan,
+                            const kernels::Roofs& roofs,
                             const std::function<void(double)>& progress);
 
 // "AMD EPYC 9B14" from /proc/cpuinfo, or "unknown CPU".

@@ -1,6 +1,7 @@
 // deepmint bench: how fast this machine runs this model, beside what the machine could do at best.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -10,6 +11,8 @@
 #include "cli/commands.h"
 #include "cli/prompt.h"
 #include "cli/terminal.h"
+#include "core/thread_pool.h"
+#include "kernels/roofs.h"
 
 namespace deepmint::cli {
 namespace {
@@ -23,6 +26,11 @@ Result<int32_t> positive(const std::string& text, std::string_view option, doubl
   return value;
 }
 
+kernels::Roofs roofs_of(int threads) {
+  ThreadPool pool(threads);
+  return kernels::measure_roofs(pool);
+}
+
 class BenchCommand : public Command {
  public:
   std::string_view name() const override { return "bench"; }
@@ -31,7 +39,7 @@ class BenchCommand : public Command {
   }
   std::string_view description() const override {
     return "Measures the machine's memory bandwidth and arithmetic first, then decoding and "
-           "prefill through the engine. Requests are greedy\n"
+           "prefill through the engine. Requests are greedy "
            "unless a temperature is given. Leave the machine alone meanwhile.";
   }
   std::span<const std::string_view> sections() const override {
@@ -107,9 +115,11 @@ Status BenchCommand::run(const Config& config, const Settings&) {
   }
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> closes(
       chart, [](std::FILE* f) { return f != nullptr ? std::fclose(f) : 0; });
-  DEEPMINT_TRY(open, open_model(model_, config));
+  DEEPMINT_TRY(open, open_model(model_, config,
+                                *std::max_element(bench_plan.rows.begin(), bench_plan.rows.end())));
   Progress progress("measuring");
-  auto report = measure(open, bench_plan, [&](double fraction) { progress.update(fraction); });
+  auto report = measure(open, bench_plan, roofs_of(open.engine->info().threads),
+                        [&](double fraction) { progress.update(fraction); });
   progress.clear();
   if (!report) return tl::unexpected(std::move(report).error());
   if (chart != nullptr) {

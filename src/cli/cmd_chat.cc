@@ -220,7 +220,7 @@ class Chat : public Command {
             "end a reply where this text comes up; the text itself is left out");
   }
   Status run(const Config& config, const Settings&) override {
-    DEEPMINT_TRY(open, open_model(model_, config));
+    DEEPMINT_TRY(open, open_model(model_, config, /*requests=*/1));
     DEEPMINT_TRY(chat, open.chat_template());
     Session session(open, config, std::move(chat), stop_, system_);
     return session.run();

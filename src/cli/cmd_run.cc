@@ -19,7 +19,7 @@ class Run : public Command {
   std::string_view summary() const override { return "answer one prompt"; }
   std::string_view description() const override {
     return "The prompt goes through the model's chat template unless --raw or --ids is given. The "
-           "reply streams to standard output;\n"
+           "reply streams to standard output; "
            "progress and a line of statistics go to standard error when it is a terminal.";
   }
   std::span<const std::string_view> sections() const override {
@@ -95,7 +95,7 @@ Status Run::run(const Config& config, const Settings&) {
                      Shape{.limits = {.min = 0, .max = 20}});
     if (!ok) return tl::unexpected(std::move(ok).error().at("--logprobs"));
   }
-  DEEPMINT_TRY(open, open_model(model_, config));
+  DEEPMINT_TRY(open, open_model(model_, config, /*requests=*/1));
   DEEPMINT_TRY(tokens, prompt_tokens(open));
 
   GenerationRequest request;

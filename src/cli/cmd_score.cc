@@ -137,7 +137,7 @@ class Score : public Command {
   }
   std::string_view description() const override {
     return "The first token has no log-probability: nothing comes before it. --logits writes one "
-           "row per token, the model's scores for\n"
+           "row per token, the model's scores for "
            "the token after it: raw little-endian float32 [n, vocabulary].";
   }
   std::span<const std::string_view> sections() const override {
@@ -252,7 +252,7 @@ Status Score::run(const Config& config, const Settings&) {
     DEEPMINT_TRY(opened, LogitsFile::open(*logits_));
     file = std::move(opened);
   }
-  DEEPMINT_TRY(open, open_model(model_, config));
+  DEEPMINT_TRY(open, open_model(model_, config, /*requests=*/1));
   DEEPMINT_TRY(ids, tokens(open));
   if (file) DEEPMINT_CHECK_OK(file->begin());
   Progress progress("scoring");

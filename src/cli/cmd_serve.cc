@@ -37,7 +37,7 @@ class Serve : public Command {
   std::string_view summary() const override { return "answer over HTTP"; }
   std::string_view description() const override {
     return "Prints `listening on URL` on standard output when requests are answered. SIGTERM or "
-           "Ctrl-C lets running requests finish,\n"
+           "Ctrl-C lets running requests finish, "
            "up to the drain timeout, and ends with exit code 0; a second signal ends at once.";
   }
   std::span<const std::string_view> sections() const override {
@@ -57,7 +57,7 @@ class Serve : public Command {
 };
 
 Status Serve::run(const Config& config, const Settings& settings) {
-  DEEPMINT_TRY(open, open_model(model_, config));
+  DEEPMINT_TRY(open, open_model(model_, config, config.engine.max_running));
   for (const Setting& s : settings.all())
     log().info("setting {} = {} ({})", s.key, s.text(), s.origin.str());
   const EngineInfo& info = open.engine->info();

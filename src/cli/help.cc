@@ -71,7 +71,8 @@ std::string command_page(const Command& command, const Options& options) {
     if (option.is_positional)
       out += option.required ? " " + option.names : " [" + option.names + "]";
   out += fmt::format(" [options]\n\n{}\n", wrapped(command.summary(), kWidth, 0));
-  if (!command.description().empty()) out += fmt::format("\n{}\n", command.description());
+  if (!command.description().empty())
+    out += fmt::format("\n{}\n", wrapped(command.description(), kWidth, 0));
   std::string group;
   for (const Option& option : options.all()) {
     if (option.is_positional) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 
@@ -11,7 +12,7 @@
 
 namespace deepmint::cli {
 
-Result<OpenModel> open_model(const std::string& path, const Config& config) {
+Result<OpenModel> open_model(const std::string& path, const Config& config, int32_t requests) {
   const auto start = std::chrono::steady_clock::now();
   OpenModel open;
   open.path = path;
@@ -23,7 +24,9 @@ Result<OpenModel> open_model(const std::string& path, const Config& config) {
   progress.clear();
   if (!loaded) return tl::unexpected(std::move(loaded).error());
   open.loaded = std::move(*loaded);
-  DEEPMINT_TRY(engine, make_engine(open.loaded, config.engine));
+  EngineConfig engine_config = config.engine;
+  engine_config.max_running = std::min(engine_config.max_running, requests);
+  DEEPMINT_TRY(engine, make_engine(open.loaded, engine_config));
   open.engine = std::move(engine);
   open.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return open;

@@ -30,7 +30,8 @@ struct OpenModel {
   Result<recipe::ChatTemplate> chat_template() const;
 };
 
-Result<OpenModel> open_model(const std::string& path, const Config& config);
+// requests: how many the command will run at one time; nothing is set aside for more.
+Result<OpenModel> open_model(const std::string& path, const Config& config, int32_t requests);
 
 // The tokenizer alone, without weights.
 Result<std::shared_ptr<const Tokenizer>> open_tokenizer(const std::string& path);

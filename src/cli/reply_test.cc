@@ -238,7 +238,8 @@ TEST(Measure, CountsRowsOfThePlanThatFit) {
   plan.tokens = 8;
   plan.runs = 3;
   std::vector<double> fractions;
-  const auto report = measure(open, plan, [&](double f) { fractions.push_back(f); });
+  const auto report =
+      measure(open, plan, kernels::Roofs(), [&](double f) { fractions.push_back(f); });
   ASSERT_TRUE(report) << report.error().str();
   ASSERT_EQ(report->rows.size(), 4u);
   EXPECT_EQ(report->rows[1].rows, 2);

@@ -133,7 +133,7 @@ def test_a_conversation_longer_than_the_context_goes_on_after_reset(tmp_path):
 
 
 def test_progress_is_for_terminals_only():
-    arguments = ("run", smollm2(), "--raw", "-p", "word " * 3000, "--max-tokens", "2", *GREEDY)
+    arguments = ("run", smollm2(), "--raw", "-p", "word " * 1500, "--max-tokens", "2", *GREEDY)
     result = run(*arguments)
     assert result.stderr == ""
     with Terminal(*arguments) as terminal:

@@ -121,7 +121,11 @@ def test_model_that_is_not_one(command, tmp_path):
     for content in (b"", b"G", b"GGUF", b"hello world\n" * 100, bytes(4096), b"\xff" * 4096):
         file = tmp_path / "x.gguf"
         file.write_bytes(content)
-        bad(command[0], file, *command[1:], says=["x.gguf"])
+        if command[0] == "inspect":        # describes what it can, and then says what is wrong
+            result = run("inspect", file)
+            assert result.returncode == 2 and result.stderr.count("\n") == 1 and "x.gguf" in result.stderr
+        else:
+            bad(command[0], file, *command[1:], says=["x.gguf"])
     bad(command[0], "/dev/null", *command[1:], says=["/dev/null"])
 
 
