@@ -142,6 +142,12 @@ TEST_F(Inspect, MissingMisshapenAndUnexpectedTensorsAreNamed) {
   EXPECT_EQ(r.dimensions.rope_scaling, "factors in rope_freqs.weight");
 }
 
+TEST_F(Inspect, RotaryTablesOfOldConvertersAreNoProblem) {
+  const InspectReport r =
+      gguf(tiny_gguf({}).tensor("blk.0.attn_rot_embd", DType::kF32, {8}, std::string(32, '\0')));
+  EXPECT_TRUE(r.whole()) << r.verdict();
+}
+
 TEST_F(Inspect, LongListsOfProblemsAreCut) {
   GgufWriter w = tiny_gguf({.n_layers = 30});
   w.set("llama.embedding_length", uint32_t{128});
