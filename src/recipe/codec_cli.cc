@@ -383,8 +383,8 @@ Result<std::string> run_encode(const json::Value& v, const CodecSettings& s) {
   const json::Value* request = v.find("request");
   if (request == nullptr) return fail(ErrorCode::kInvalidArgument, "expected a member \"request\"");
   DEEPMINT_TRY(converted, convert(protocol, *request, convert_options(v, s)));
-  const Prompt prompt = render_prompt(
-      converted.conversation, {.version = s.version, .compat = s.compat, .keep_reasoning = {}});
+  const Prompt prompt =
+      render_prompt(converted.conversation, {.version = s.version, .compat = s.compat});
   json::Writer w;
   w.begin_object();
   write_prompt(w, prompt, s);
@@ -396,7 +396,7 @@ Result<std::string> run_encode(const json::Value& v, const CodecSettings& s) {
 std::string run_render(const json::Value& v, const CodecSettings& s) {
   static const json::Value kEmpty;
   const json::Value* c = v.find("conversation");
-  PromptOptions options{.version = s.version, .compat = s.compat, .keep_reasoning = {}};
+  PromptOptions options{.version = s.version, .compat = s.compat};
   if (const json::Value* keep = v.find("keep_reasoning"); keep != nullptr && keep->is_bool())
     options.keep_reasoning = keep->as_bool();
   json::Writer w;
@@ -574,9 +574,8 @@ Result<std::string> encode_request(Protocol protocol, std::string_view request,
   options.compat = settings.compat;
   options.version = settings.version;
   DEEPMINT_TRY(converted, convert(protocol, body, options));
-  const Prompt prompt =
-      render_prompt(converted.conversation,
-                    {.version = settings.version, .compat = settings.compat, .keep_reasoning = {}});
+  const Prompt prompt = render_prompt(converted.conversation,
+                                      {.version = settings.version, .compat = settings.compat});
   json::Writer w;
   w.begin_object();
   write_prompt(w, prompt, settings);
@@ -592,9 +591,8 @@ Result<std::string> explain_request(Protocol protocol, std::string_view request,
   options.compat = settings.compat;
   options.version = settings.version;
   DEEPMINT_TRY(converted, convert(protocol, body, options));
-  const Prompt p =
-      render_prompt(converted.conversation,
-                    {.version = settings.version, .compat = settings.compat, .keep_reasoning = {}});
+  const Prompt p = render_prompt(converted.conversation,
+                                 {.version = settings.version, .compat = settings.compat});
   constexpr std::string_view kControl = "\x1b[1;35m", kOrigin = "\x1b[2;36m", kReset = "\x1b[0m";
   std::string out;
   size_t control = 0, origin = 0;

@@ -32,11 +32,12 @@ struct ConvertOptions {
   WebSearch responses_web_search = WebSearch::kDrop;
   WebSearch messages_web_search = WebSearch::kReject;  // ours always accepts, with a warning
   uint32_t max_tokens_bound = 393216;                  // largest max_tokens (0.2)
-  std::vector<std::string> model_names;  // 0.2: names that are accepted; empty accepts every name
+  std::vector<std::string> model_names =
+      {};  // 0.2: names that are accepted; empty accepts every name
   const TurnStore* turns =
       nullptr;  // previous_response_id, reasoning by call id, replay of sampled calls; may be null
   const SealedReasoning* sealer = nullptr;  // reads encrypted_content; may be null
-  std::string tenant;                       // owner of stored turns and sealed reasoning
+  std::string tenant = {};                  // owner of stored turns and sealed reasoning
 };
 
 Result<ConversationRequest> convert(Protocol protocol, const json::Value& body,

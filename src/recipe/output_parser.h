@@ -62,6 +62,7 @@ class OutputParser {
                                               OutputSink& sink);
 
   virtual void push(std::string_view text) = 0;  // valid UTF-8, cut anywhere
+  virtual void expect_control_tokens() {}        // the output comes as ids: text is never a marker
   virtual void push_control(
       ControlToken token,
       std::string_view text) = 0;  // from now on only control tokens are markers

@@ -22,7 +22,7 @@ struct PromptOptions {
   // Reasoning of earlier turns while thinking is on. Unset: kept when tools are declared and
   // dropped otherwise, as the published encoders do since 0.2 (0.1 kept it always). True keeps it
   // always, which makes longer cached prefixes.
-  std::optional<bool> keep_reasoning;
+  std::optional<bool> keep_reasoning = {};
 };
 
 struct Prompt {

@@ -157,6 +157,7 @@ void ReplyStream::push_tokens(std::span<const TokenId> ids,
                               std::span<const TokenLogprob> logprobs) {
   if (finished_ || shared_->meta.tokens == nullptr) return;
   ensure_started();
+  if (!tracks_tokens_) parser_->expect_control_tokens();
   tracks_tokens_ = true;
   const TokenCodec& tokens = *shared_->meta.tokens;
   for (size_t i = 0; i < ids.size() && !finished_; ++i) {

@@ -28,17 +28,17 @@
 namespace deepmint::recipe {
 
 struct ReplyMeta {
-  std::string id;
-  std::string model;      // as answered to the client
-  int64_t created = 0;    // Unix seconds
-  int64_t completed = 0;  // Responses completed_at; 0: the same as created
+  std::string id = {};
+  std::string model = {};  // as answered to the client
+  int64_t created = 0;     // Unix seconds
+  int64_t completed = 0;   // Responses completed_at; 0: the same as created
   Compat compat = Compat::kOurs;
-  int choice = 0;                            // chat: index of this choice (n > 1)
-  bool last_choice = true;                   // chat: this stream sends the usage chunk
-  std::shared_ptr<const TokenCodec> tokens;  // needed for push_tokens
+  int choice = 0;                                 // chat: index of this choice (n > 1)
+  bool last_choice = true;                        // chat: this stream sends the usage chunk
+  std::shared_ptr<const TokenCodec> tokens = {};  // needed for push_tokens
   const SealedReasoning* sealer =
       nullptr;  // Responses: fills encrypted_content when the request includes it
-  std::string tenant;
+  std::string tenant = {};
 };
 
 struct PromptUsage {
@@ -49,7 +49,7 @@ struct PromptUsage {
 
 struct TokenLogprob {
   float logprob = 0;
-  std::vector<std::pair<TokenId, float>> top;
+  std::vector<std::pair<TokenId, float>> top = {};
 };
 
 // Events of one or more pushes in one buffer; views are valid until the next change.

@@ -19,19 +19,22 @@ namespace deepmint::recipe {
 
 // One finished Responses turn: what previous_response_id continues.
 struct StoredTurn {
-  std::vector<json::Value> items;  // input items of the turn followed by its output items, in order
-  std::string instructions;  // not inherited by the next turn (as the protocol says); kept for GET
+  std::vector<json::Value> items =
+      {};  // input items of the turn followed by its output items, in order
+  std::string instructions =
+      {};  // not inherited by the next turn (as the protocol says); kept for GET
 };
 
 // Text that a tool call was sampled as, and the reasoning before it; found again by call id.
 struct StoredCall {
-  std::shared_ptr<const std::vector<Segment>>
-      markup;            // the whole calls block of the turn that this call is part of
-  std::string block_id;  // the same for all calls of one block
-  size_t n_calls = 0;    // calls in that block
-  std::string name,
-      arguments;  // as the client received them: replay only when they come back unchanged
-  std::string reasoning;
+  // The whole calls block of the turn that this call is part of, as it was sampled.
+  std::shared_ptr<const std::vector<Segment>> markup = {};
+  std::string block_id = {};  // the same for all calls of one block
+  size_t n_calls = 0;         // calls in that block
+  std::string name = {};  // as the client received it, like the arguments: replay only when both
+                          // come back unchanged
+  std::string arguments = {};
+  std::string reasoning = {};  // before the block
 };
 
 class TurnStore {

@@ -1,0 +1,495 @@
+// Our own reading of model output: the better cases of parse_vectors.json, the parser's share of
+// traps.json, and the property that every way to cut the output gives the same segments.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "recipe/output_parser.h"
+#include "recipe/tag_lexer.h"
+
+namespace deepmint::recipe {
+namespace {
+
+struct Segment {
+  std::string type, text, name;
+  bool complete = true;
+  bool operator==(const Segment&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Segment& s) {
+  return out << s.type << "[" << s.name << "](" << s.text << ")"
+             << (s.complete ? "" : " incomplete");
+}
+
+struct Collect final : OutputSink {
+  void reasoning(std::string_view s) override { piece("reasoning", s); }
+  void text(std::string_view s) override { piece("text", s); }
+  void tool_begin(std::string_view name) override {
+    out.push_back({"tool_call", "", std::string(name), true});
+  }
+  void tool_arguments(std::string_view s) override { out.back().text += s; }
+  void tool_end(bool complete) override { out.back().complete = complete; }
+  void piece(std::string_view type, std::string_view s) {
+    if (out.empty() || out.back().type != type) out.push_back({std::string(type), "", "", true});
+    out.back().text += s;
+  }
+  std::vector<Segment> out;
+};
+
+struct Parsed {
+  std::vector<Segment> segments;
+  FinishReason reason;
+  bool operator==(const Parsed&) const = default;
+};
+
+struct Options {
+  ParsingOptions parsing;
+  std::vector<Tool> tools;
+  std::optional<BackendFinish> finish = BackendFinish::kStop;
+};
+
+Parsed parse(const std::vector<std::string>& chunks, const Options& o) {
+  Collect sink;
+  const auto parser = OutputParser::create(o.parsing, o.tools, Compat::kOurs, sink);
+  for (const std::string& c : chunks) parser->push(c);
+  parser->finish();
+  return {sink.out, parser->finish_reason(o.finish)};
+}
+
+// Pieces of whole characters, `size()` of them each.
+template <class Size>
+std::vector<std::string> cut(const std::string& s, Size size) {
+  std::vector<std::string> out;
+  size_t left = 0;
+  for (const char c : s) {
+    const bool starts = (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+    if (starts && left-- == 0) {
+      out.emplace_back();
+      left = size() - 1;
+    }
+    out.back().push_back(c);
+  }
+  return out;
+}
+
+// Parses whole and at many cuts; all must agree.
+Parsed parse_all(const std::string& s, const Options& o = {}) {
+  const Parsed whole = parse({s}, o);
+  for (size_t n = 1; n < 9; ++n) {
+    const auto chunks = cut(s, [n] { return n; });
+    EXPECT_EQ(parse(chunks, o).segments, whole.segments) << "pieces of " << n << ": " << s;
+  }
+  return whole;
+}
+
+std::string call(const std::string& body) {
+  return "<｜DSML｜ calls>\n" + body + "\n</｜DSML｜ calls>";
+}
+std::string invoke(const std::string& name, const std::string& body) {
+  return "<｜DSML｜ invoke name=\"" + name + "\">\n" + body + "\n</｜DSML｜ invoke>";
+}
+std::string parameter(const std::string& name, const std::string& value,
+                      const std::string& attribute = " string=\"true\"") {
+  return "<｜DSML｜ parameter name=\"" + name + "\"" + attribute + ">" + value +
+         "</｜DSML｜ parameter>";
+}
+Segment tool(const std::string& name, const std::string& arguments, bool complete = true) {
+  return {"tool_call", arguments, name, complete};
+}
+Segment text(const std::string& s) { return {"text", s, "", true}; }
+Segment reasoning(const std::string& s) { return {"reasoning", s, "", true}; }
+using Segments = std::vector<Segment>;
+
+Options thinking() {
+  Options o;
+  o.parsing.stage = ThinkingStage::kStart;
+  return o;
+}
+Options plain() {
+  Options o;
+  o.parsing.parse_tool_calls = false;
+  return o;
+}
+
+// ---- the better cases
+// ---------------------------------------------------------------------------------------------------------
+
+TEST(Better, MissingStringAttributeIsAString) {
+  const Parsed p = parse_all(call(invoke("f", parameter("a", "x", ""))));
+  EXPECT_EQ(p.segments, Segments{tool("f", R"({"a": "x"})")});
+  EXPECT_EQ(p.reason, FinishReason::kToolCalls);
+}
+
+TEST(Better, TruncatedCallIsNeverReportedAsToolCalls) {
+  const std::string cut_off =
+      "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"get_weather\">\n<｜DSML｜ parameter "
+      "name=\"location\" string=\"true\">Par";
+  Options o;
+  o.finish = BackendFinish::kLength;
+  Parsed p = parse_all(cut_off, o);
+  EXPECT_EQ(p.segments, Segments{tool("get_weather", R"({"location": "Par)", false)});
+  EXPECT_EQ(p.reason, FinishReason::kLength);
+  p = parse_all(cut_off);
+  EXPECT_EQ(p.reason, FinishReason::kMalformedToolCall);
+}
+
+TEST(Better, NamesAreEscaped) {
+  EXPECT_EQ(parse_all(call(invoke("f", parameter("a\\b", "x")))).segments,
+            Segments{tool("f", R"({"a\\b": "x"})")});
+  EXPECT_EQ(parse_all(call(invoke("f", parameter("a\"b", "x")))).segments,
+            Segments{tool("f", R"({"a\"b": "x"})")});
+  EXPECT_EQ(parse_all(call(invoke("f", parameter("shipping address", "x")))).segments,
+            Segments{tool("f", R"({"shipping address": "x"})")});
+}
+
+TEST(Better, ValuesThatAreNotJsonBecomeStrings) {
+  const std::string json = " string=\"false\"";
+  const std::string body = parameter("o", "{\"k\": [1, null, true]}", json) + "\n" +
+                           parameter("n", " 3 ", json) + "\n" + parameter("bad", "{oops", json) +
+                           "\n" + parameter("huge", "1e999", json) + "\n" +
+                           parameter("none", "", json);
+  EXPECT_EQ(
+      parse_all(call(invoke("f", body))).segments,
+      Segments{tool(
+          "f",
+          R"({"o": {"k": [1, null, true]}, "n": 3, "bad": "{oops", "huge": "1e999", "none": ""})")});
+}
+
+TEST(Better, LoneMarkerIsText) {
+  EXPECT_EQ(parse_all("See <｜DSML｜ in text").segments, Segments{text("See <｜DSML｜ in text")});
+  EXPECT_EQ(parse_all("See <｜DSML｜").segments, Segments{text("See <｜DSML｜")});
+  EXPECT_EQ(parse_all("a\n\n<｜DSM b").segments, Segments{text("a\n\n<｜DSM b")});
+}
+
+TEST(Better, CloseTagInsideAValueIsText) {
+  EXPECT_EQ(parse_all(call(invoke("w", parameter("t", "say </｜DSML｜ parameter> now")))).segments,
+            Segments{tool("w", R"({"t": "say </｜DSML｜ parameter> now"})")});
+  EXPECT_EQ(
+      parse_all(call(invoke(
+                    "w", parameter("t", "</｜DSML｜ invoke> </｜DSML｜ calls> <｜DSML｜ calls>"))))
+          .segments,
+      Segments{tool("w", R"({"t": "</｜DSML｜ invoke> </｜DSML｜ calls> <｜DSML｜ calls>"})")});
+}
+
+TEST(Better, JsonEndsWhereItsNestingEnds) {
+  Options o = plain();
+  o.parsing.parse_json_output = true;
+  EXPECT_EQ(parse_all("{\"a\": 1} trailing", o).segments, Segments{text("{\"a\": 1}")});
+  EXPECT_EQ(parse_all("Here: {\"a\": \"}{\\\"\"}\n```\nbye", o).segments,
+            Segments{text("{\"a\": \"}{\\\"\"}")});
+  EXPECT_EQ(parse_all("```json\n[[1], {}]\n```", o).segments, Segments{text("[[1], {}]")});
+  EXPECT_EQ(parse_all("no json at all", o).segments,
+            Segments{text("no json at all")});  // never an empty answer
+}
+
+TEST(Better, LookAlikeMarkers) {
+  for (const std::string bars : {"｜｜", "||", "‖", "|"}) {
+    const std::string d = bars + "DSML" + bars;
+    const std::string s = "<" + d + "tool_calls>\n<" + d + "invoke name=\"f\">\n<" + d +
+                          "parameter name=\"a\" string=\"true\">x</" + d + "parameter>\n</" + d +
+                          "invoke>\n</" + d + "tool_calls>";
+    EXPECT_EQ(parse_all(s).segments, Segments{tool("f", R"({"a": "x"})")}) << bars;
+    EXPECT_EQ(parse_all("Text\n" + s).segments,
+              (Segments{text("Text"), tool("f", R"({"a": "x"})")}))
+        << bars;
+    const std::string opener = s.substr(0, s.find('\n'));
+    EXPECT_EQ(parse_all("In a line " + opener).segments, Segments{text("In a line " + opener)})
+        << bars;  // a quotation
+    EXPECT_EQ(parse_all(s, plain()).segments, Segments{text(s)}) << "no tools declared";
+  }
+  EXPECT_EQ(parse_all("< | DSML | tool_use>\n< | DSML | invoke name=\"f\">\n</ | DSML | invoke>")
+                .segments,
+            Segments{tool("f", "{}")});
+}
+
+// ---- traps
+// --------------------------------------------------------------------------------------------------------------------
+
+TEST(Trap, PartialCloseInValue) {
+  EXPECT_EQ(parse_all(call(invoke("sh", parameter("c", "ls 2>&1 </dev/null | grep \"<x>\" </"))))
+                .segments,
+            Segments{tool("sh", R"({"c": "ls 2>&1 </dev/null | grep \"<x>\" </"})")});
+}
+
+TEST(Trap, LongArgumentsStream) {
+  Collect sink;
+  const auto parser = OutputParser::create({}, {}, Compat::kOurs, sink);
+  parser->push(
+      "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"write_file\">\n<｜DSML｜ parameter name=\"text\" "
+      "string=\"true\">");
+  size_t seen = sink.out.back().text.size();
+  for (int i = 0; i < 100; ++i) {
+    parser->push("fifty characters of a file that is written, by piece");
+    EXPECT_GT(sink.out.back().text.size(), seen + 40);  // every piece comes through at once
+    seen = sink.out.back().text.size();
+  }
+}
+
+TEST(Trap, ToolBlockInsideReasoningWithoutClose) {
+  const std::string block = call(invoke("f", parameter("a", "x")));
+  EXPECT_EQ(parse_all("I need data.\n\n" + block, thinking()).segments,
+            (Segments{reasoning("I need data."), tool("f", R"({"a": "x"})")}));
+  EXPECT_EQ(parse_all("r</think>\n\n" + block + "</think>", thinking()).segments,
+            (Segments{reasoning("r"), tool("f", R"({"a": "x"})")}));
+}
+
+TEST(Trap, MalformedWrappers) {
+  const std::string body =
+      "<｜DSML｜tool_calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" "
+      "string=\"true\">x</｜DSML｜ parameter>\n"
+      "</｜DSML｜invoke>\n</｜DSML｜ calls>";
+  EXPECT_EQ(parse_all(body).segments, Segments{tool("f", R"({"a": "x"})")});
+  std::string looping = body;
+  for (int i = 0; i < 50; ++i) looping += "</invoke></｜DSML｜tool_calls>";
+  EXPECT_EQ(parse_all(looping).segments, Segments{tool("f", R"({"a": "x"})")});
+  Collect sink;
+  const auto parser = OutputParser::create({}, {}, Compat::kOurs, sink);
+  parser->push(body);
+  EXPECT_TRUE(parser->wants_stop());  // the block close ends generation
+}
+
+TEST(Trap, MissingCloses) {
+  const std::string open = "<｜DSML｜ calls>\n";
+  EXPECT_EQ(parse_all(open + invoke("f", parameter("a", "x"))).segments,
+            Segments{tool("f", R"({"a": "x"})")});
+  EXPECT_EQ(parse_all(open + invoke("f", parameter("a", "x"))).reason, FinishReason::kToolCalls);
+  EXPECT_EQ(parse_all(call("<｜DSML｜ invoke name=\"f\">\n" + parameter("a", "x"))).segments,
+            Segments{tool("f", R"({"a": "x"})")});
+  EXPECT_EQ(parse_all(call("<｜DSML｜ invoke name=\"f\">\n" + parameter("a", "x") + "\n" +
+                           invoke("g", "")))
+                .segments,
+            (Segments{tool("f", R"({"a": "x"})"), tool("g", "{}")}));
+  EXPECT_EQ(parse_all(call("<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"a\" "
+                           "string=\"true\">x</｜DSML｜ invoke>"))
+                .segments,
+            Segments{tool("f", R"({"a": "x"})")});
+}
+
+TEST(Trap, NestedParameters) {
+  const std::string nested = "<｜DSML｜ parameter name=\"edit\">\n" + parameter("from", "a") +
+                             "\n" + parameter("n", "2", " string=\"false\"") +
+                             "\n</｜DSML｜ parameter>";
+  EXPECT_EQ(parse_all(call(invoke("f", nested + "\n" + parameter("z", "y")))).segments,
+            Segments{tool("f", R"({"edit": {"from": "a", "n": 2}, "z": "y"})")});
+}
+
+TEST(Trap, SoleArgumentsObjectIsUnwrapped) {
+  Options o;
+  Tool t;
+  t.name = "f";
+  t.parameters = *json::parse(R"({"type":"object","properties":{"a":{"type":"string"}}})");
+  o.tools.push_back(t);
+  EXPECT_EQ(
+      parse_all(call(invoke("f", parameter("arguments", "{\"a\": \"x\"}", " string=\"false\""))), o)
+          .segments,
+      Segments{tool("f", R"({"a": "x"})")});
+  EXPECT_EQ(parse_all(call(invoke("f", parameter("arguments", "not an object"))), o).segments,
+            Segments{tool("f", R"({"arguments": "not an object"})")});
+  EXPECT_EQ(
+      parse_all(call(invoke("f", parameter("arguments", "{}") + "\n" + parameter("b", "y"))), o)
+          .segments,
+      Segments{tool("f", R"({"arguments": "{}", "b": "y"})")});
+  o.tools[0].parameters =
+      *json::parse(R"({"type":"object","properties":{"arguments":{"type":"object"}}})");
+  EXPECT_EQ(
+      parse_all(call(invoke("f", parameter("arguments", "{\"a\": 1}", " string=\"false\""))), o)
+          .segments,
+      Segments{tool("f", R"({"arguments": {"a": 1}})")});
+}
+
+TEST(Trap, NamesWithAWrongNamespace) {
+  Options o;
+  for (const std::string name : {"exec", "weather::now"}) {
+    Tool t;
+    t.name = name;
+    o.tools.push_back(t);
+  }
+  EXPECT_EQ(parse_all(call(invoke("functions__exec", "")), o).segments,
+            Segments{tool("exec", "{}")});
+  EXPECT_EQ(parse_all(call(invoke("now", "")), o).segments, Segments{tool("weather::now", "{}")});
+  EXPECT_EQ(parse_all(call(invoke("unknown", "")), o).segments, Segments{tool("unknown", "{}")});
+}
+
+TEST(Trap, TwoBlocksInOneAnswer) {
+  EXPECT_EQ(parse_all(call(invoke("f", "")) + "\n" + call(invoke("g", ""))).segments,
+            (Segments{tool("f", "{}"), tool("g", "{}")}));
+  EXPECT_EQ(parse_all(call(invoke("f", "")) + "\n\nDone, thanks.").segments,
+            Segments{tool("f", "{}")});
+}
+
+TEST(Trap, StopAtANewlineDoesNotEatTheAnswer) {
+  Options o = plain();
+  o.parsing.stage = ThinkingStage::kStart;
+  o.parsing.stop_sequences = {"\n"};
+  const Parsed p = parse_all("r</think>\n\nAnswer\nmore", o);
+  EXPECT_EQ(p.segments, (Segments{reasoning("r"), text("Answer")}));
+  EXPECT_EQ(p.reason, FinishReason::kStopSequence);
+}
+
+TEST(Trap, StopStringsOnlyInTheAnswer) {
+  Options o = thinking();
+  o.parsing.stop_sequences = {"END", "Paris"};
+  EXPECT_EQ(parse_all("think END more</think>answer END tail", o).segments,
+            (Segments{reasoning("think END more"), text("answer ")}));
+  EXPECT_EQ(parse_all("</think>" + call(invoke("f", parameter("a", "Paris"))), o).segments,
+            Segments{tool("f", R"({"a": "Paris"})")});
+  EXPECT_EQ(parse_all("</think>xEN", o).segments, Segments{text("xEN")});
+}
+
+TEST(Trap, ThinkingThatNeverEndsIsReported) {
+  Options o = thinking();
+  o.finish = BackendFinish::kLength;
+  const Parsed p = parse_all("on and on", o);
+  EXPECT_EQ(p.segments, Segments{reasoning("on and on")});
+  EXPECT_EQ(p.reason, FinishReason::kLength);
+}
+
+TEST(Trap, TextIsPassedOnAtOnce) {
+  Collect sink;
+  const auto parser = OutputParser::create({}, {}, Compat::kOurs, sink);
+  parser->push("Hello <");
+  EXPECT_EQ(sink.out, Segments{text("Hello ")});
+  parser->push("b>");
+  EXPECT_EQ(sink.out, Segments{text("Hello <b>")});
+}
+
+// ---- token ids
+// ----------------------------------------------------------------------------------------------------------------
+
+Segments parse_ids(const std::vector<std::pair<bool, std::string>>& pieces, const Options& o) {
+  Collect sink;
+  const auto parser = OutputParser::create(o.parsing, o.tools, Compat::kOurs, sink);
+  parser->expect_control_tokens();
+  for (const auto& [control, s] : pieces) {
+    if (!control) {
+      parser->push(s);
+    } else {
+      parser->push_control(s == "｜DSML｜"   ? ControlToken::kDsml
+                           : s == "</think>" ? ControlToken::kThinkClose
+                                             : ControlToken::kOther,
+                           s);
+    }
+  }
+  parser->finish();
+  return sink.out;
+}
+
+TEST(Ids, OnlyControlTokensAreMarkers) {
+  const std::string d = "｜DSML｜";
+  const auto tags = [&](const std::string& value) {
+    return std::vector<std::pair<bool, std::string>>{
+        {false, "see </think> and\n\n<"},
+        {true, d},
+        {false, " calls>\n<"},
+        {true, d},
+        {false, " invoke name=\"w\">\n<"},
+        {true, d},
+        {false, " parameter name=\"t\" string=\"true\">" + value + "</"},
+        {true, d},
+        {false, " parameter>\n</"},
+        {true, d},
+        {false, " invoke>\n</"},
+        {true, d},
+        {false, " calls>"}};
+  };
+  // The value holds a whole text that looks like the end of the call.
+  const std::string bait = "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
+  std::string escaped = bait;
+  for (size_t i = 0; (i = escaped.find('\n', i)) != std::string::npos; i += 2)
+    escaped.replace(i, 1, "\\n");
+  EXPECT_EQ(parse_ids(tags(bait), {}),
+            (Segments{text("see </think> and"), tool("w", "{\"t\": \"" + escaped + "\"}")}));
+  const Options o = thinking();
+  EXPECT_EQ(parse_ids({{false, "a </think> b\n"}, {true, "</think>"}, {false, "\n\nc"}}, o),
+            (Segments{reasoning("a </think> b"), text("c")}));
+  EXPECT_EQ(parse_ids({{false, "x "}, {true, d}, {false, " y"}, {true, "<｜User｜>"}}, {}),
+            Segments{text("x ｜DSML｜ y<｜User｜>")});
+}
+
+// ---- properties
+// ---------------------------------------------------------------------------------------------------------------
+
+std::string random_output(std::mt19937& r) {
+  static const std::vector<std::string> kPieces = {
+      "a",
+      " ",
+      "\n",
+      "\n\n",
+      "日",
+      "<",
+      "</",
+      "</think>",
+      "<｜DSML｜",
+      "<｜DSML｜ calls>",
+      "</｜DSML｜ calls>\n",
+      "<｜DSML｜ invoke name=\"f\">\n",
+      "</｜DSML｜ invoke>",
+      "<｜DSML｜ parameter name=\"a\" string=\"true\">",
+      "<｜DSML｜ parameter name=\"b\" string=\"false\">",
+      "<｜DSML｜ parameter name=\"c\">",
+      "</｜DSML｜ parameter>",
+      "1",
+      "{\"x\": 1}",
+      "\"",
+      "\\",
+      "END",
+      "<|DSML|invoke name=\"g\">",
+      "name=\"",
+      ">",
+      "｜"};
+  std::string s;
+  for (int n = static_cast<int>(r() % 30); n > 0; --n) s += kPieces[r() % kPieces.size()];
+  return s;
+}
+
+TEST(Property, EveryCutGivesTheSameSegmentsAndArgumentsParse) {
+  const auto* env = std::getenv("DEEPMINT_SEED");
+  const uint32_t seed =
+      env != nullptr ? static_cast<uint32_t>(std::atoi(env)) : std::random_device{}();
+  std::mt19937 r(seed);
+  for (int i = 0; i < 20000; ++i) {
+    const std::string s = random_output(r);
+    Options o;
+    o.parsing.stage = r() % 2 == 0 ? ThinkingStage::kStart : ThinkingStage::kOff;
+    o.parsing.parse_json_output = r() % 8 == 0;
+    o.parsing.parse_tool_calls = r() % 4 != 0;
+    if (r() % 4 == 0) o.parsing.stop_sequences = {"END", "\n\n", "a<"};
+    const Parsed whole = parse({s}, o);
+    const Parsed pieces = parse(cut(s, [&] { return 1 + r() % 4; }), o);
+    ASSERT_EQ(whole, pieces) << "DEEPMINT_SEED=" << seed << " case " << i << "\n" << s;
+    for (const Segment& g : whole.segments) {
+      if (g.type == "tool_call" && g.complete) {
+        ASSERT_TRUE(json::parse(g.text).has_value()) << "DEEPMINT_SEED=" << seed << "\n"
+                                                     << s << "\n"
+                                                     << g.text;
+      }
+      ASSERT_EQ(g.text.find('\xF8'), std::string::npos);
+    }
+    if (!whole.segments.empty() && !whole.segments.back().complete) {
+      ASSERT_NE(whole.reason, FinishReason::kToolCalls);
+    }
+  }
+}
+
+TEST(TagLexer, EveryPrefixOfATagAsksForMore) {
+  for (const std::string tag :
+       {"<｜DSML｜ calls>", "</｜DSML｜tool_calls>", "<｜DSML｜ invoke name=\"f\">",
+        "<｜DSML｜ parameter name=\"a b\" string=\"true\">", "< | DSML | tool_use>",
+        "<‖DSML‖invoke name=\"x\">"}) {
+    const Tag whole = lex_tag(tag, false, false);
+    EXPECT_EQ(whole.status, Tag::Status::kYes) << tag;
+    EXPECT_EQ(whole.length, tag.size());
+    for (size_t n = 1; n < tag.size(); ++n)
+      EXPECT_EQ(lex_tag(tag.substr(0, n), false, false).status, Tag::Status::kMore)
+          << tag.substr(0, n);
+  }
+  for (const std::string no : {"<b>", "</div>", "<｜User｜>", "<｜DSML｜ in text", "<|im_start|>",
+                               "<DSML>", "<｜DSML｜ invoke>", "<｜DSML｜ calls x>"})
+    EXPECT_EQ(lex_tag(no, false, false).status, Tag::Status::kNo) << no;
+  EXPECT_EQ(lex_tag("<｜DSML｜ invoke name=\"" + std::string(5000, 'x'), false, false).status,
+            Tag::Status::kNo);
+}
+
+}  // namespace
+}  // namespace deepmint::recipe

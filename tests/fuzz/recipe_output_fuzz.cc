@@ -1,0 +1,67 @@
+// Any text as model output, cut anywhere: no crash, no hang, and the same segments as the whole
+// text.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/check.h"
+#include "core/utf8.h"
+#include "recipe/output_parser.h"
+
+namespace {
+
+using namespace deepmint;
+
+struct Join final : recipe::OutputSink {
+  void put(char kind, std::string_view s) {
+    if (kind != last) out.push_back(kind);
+    last = kind;
+    out.append(s);
+  }
+  void reasoning(std::string_view s) override { put('\1', s); }
+  void text(std::string_view s) override { put('\2', s); }
+  void tool_begin(std::string_view s) override {
+    last = 0;
+    put('\3', s);
+  }
+  void tool_arguments(std::string_view s) override { put('\4', s); }
+  void tool_end(bool complete) override { put('\5', complete ? "1" : "0"); }
+  char last = 0;
+  std::string out;
+};
+
+std::string parse(std::string_view text, const recipe::ParsingOptions& options,
+                  recipe::Compat compat, size_t step) {
+  Join join;
+  const auto parser = recipe::OutputParser::create(options, {}, compat, join);
+  for (size_t i = 0; i < text.size();) {
+    size_t n = std::min(step, text.size() - i);
+    while (i + n < text.size() && (static_cast<unsigned char>(text[i + n]) & 0xC0) == 0x80) ++n;
+    parser->push(text.substr(i, n));
+    i += n;
+  }
+  parser->finish();
+  join.put('\6', recipe::to_string(parser->finish_reason(recipe::BackendFinish::kStop)));
+  return join.out;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size < 2) return 0;
+  const uint8_t flags = data[0];
+  const std::string text = utf8::sanitize({reinterpret_cast<const char*>(data) + 2, size - 2});
+  recipe::ParsingOptions options;
+  options.parse_tool_calls = flags & 1;
+  options.stage = static_cast<recipe::ThinkingStage>(flags >> 1 & 3);
+  options.starts_in_tool_calls = flags & 8;
+  const auto compat = static_cast<recipe::Compat>((flags >> 5) % 3);
+  // The original's JSON mode writes spaces per chunk, so only ours is the same at every cut.
+  options.parse_json_output = (flags & 16) != 0 && compat == recipe::Compat::kOurs;
+  if (data[1] & 1) options.stop_sequences = {"END", "\n\n", "a<", "aab"};
+  const std::string whole = parse(text, options, compat, text.size() + 1);
+  DEEPMINT_CHECK(whole == parse(text, options, compat, 1));
+  DEEPMINT_CHECK(whole == parse(text, options, compat, 1 + data[1] % 7));
+  return 0;
+}
