@@ -10,7 +10,8 @@ case $mode in
   *) echo "usage: ./quickstart.sh [serve]" >&2; exit 2 ;;
 esac
 
-step() { printf '\033[2m%s\033[0m\n' "$*" >&2; }
+# Progress goes to stderr, dimmed on a terminal.
+step() { if [ -t 2 ]; then printf '\033[2m%s\033[0m\n' "$*" >&2; else printf '%s\n' "$*" >&2; fi; }
 
 tools/install_deps.sh build || exit 1
 bin=build/release/bin/deepmint
@@ -18,8 +19,9 @@ if [ ! -f build/release/build.ninja ]; then
   step "configuring (release)"
   cmake --preset release > /dev/null || exit 1
 fi
-step "building (the first time takes a few minutes)"
-if [ -t 2 ]; then
+if ninja -C build/release -n deepmint | grep -q 'no work to do'; then
+  :
+elif step "building (the first time takes a few minutes)"; [ -t 2 ]; then
   ninja -C build/release deepmint || exit 1
 else
   ninja -C build/release deepmint > build/quickstart.log 2>&1 || { tail -n 30 build/quickstart.log >&2; exit 1; }
@@ -55,11 +57,14 @@ printf '\n> %s\n\n' "$question"
 cat << NEXT
 
 Next:
-  $bin chat $model                     talk to it in this terminal
-  $bin run $model -p "Write a haiku."  one answer
-  ./quickstart.sh serve                             an OpenAI-compatible server on http://127.0.0.1:8080/v1
+  # talk to it in this terminal; one answer; how fast it runs here; what is in the file
+  $bin chat $model
+  $bin run $model -p "Write a haiku."
+  $bin bench $model
+  $bin inspect $model
+
+  # an OpenAI-compatible server on http://127.0.0.1:8080/v1
+  ./quickstart.sh serve
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
        -d '{"model": "default", "messages": [{"role": "user", "content": "Hello"}]}'
-  $bin bench $model                    how fast this machine runs it
-  $bin inspect $model                  what is in the file
 NEXT

@@ -62,7 +62,8 @@ def llama_bench(binaries, model, threads):
 
 
 def deepmint_bench(binary, model, threads):
-    out = subprocess.run([str(binary), "bench", str(model), "--threads", str(threads), "--rows", "1", "--prefill", "512", "--json"],
+    out = subprocess.run([str(binary), "bench", str(model), "--threads", str(threads), "--rows", "1", "--contexts", "256", "--prefill", "512",
+                          "--tokens", "128", "--runs", "3", "--json"],
                          check=True, capture_output=True, text=True).stdout
     return json.loads(out)
 
@@ -142,16 +143,16 @@ def main():
     def median(values):
         return statistics.median(list(values))
 
-    def row(run, kind, rows):
-        return next(r for r in run["results"] if r["kind"] == kind and r["rows"] == rows)
+    def row(run, test):
+        return next(r for r in run["results"] if r["test"] == test)
 
     result = {
-        "decode": {"deepmint": median(row(r, "decode", 1)["tokens_per_s"] for r in ours), "llama.cpp": median(r["decode"] for r in theirs)},
-        "prefill 512": {"deepmint": median(row(r, "prefill", 512)["tokens_per_s"] for r in ours), "llama.cpp": median(r["prefill"] for r in theirs)},
+        "decode": {"deepmint": median(row(r, "decode")["tokens_per_s"] for r in ours), "llama.cpp": median(r["decode"] for r in theirs)},
+        "prefill 512": {"deepmint": median(row(r, "prefill")["tokens_per_s"] for r in ours), "llama.cpp": median(r["prefill"] for r in theirs)},
         f"{args.streams} streams": {"deepmint": median(o["tokens_per_s"] for o, _ in served), "llama.cpp": median(t["tokens_per_s"] for _, t in served)},
     }
-    result["decode"]["share of DRAM roof"] = median(row(r, "decode", 1)["dram_share"] for r in ours)
-    result["decode"]["DRAM roof GB/s"] = median(r["roofs"]["dram_gb_s"] for r in ours)
+    result["decode"]["share of DRAM roof"] = median(row(r, "decode")["dram_share"] for r in ours)
+    result["decode"]["DRAM roof GB/s"] = median(r["roofs"]["dram_read_gb_per_s"] for r in ours)
     print(f"{'':<14}{'DeepMint':>12}{'llama.cpp':>12}{'ratio':>8}   tokens/s, {args.threads} threads, medians")
     for name, figures in result.items():
         figures["ratio"] = figures["deepmint"] / figures["llama.cpp"]
