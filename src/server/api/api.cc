@@ -155,8 +155,7 @@ std::optional<Response> Api::check(const RequestHead& head) {
   std::optional<Response> refusal = refuse(head);
   if (!refusal) return std::nullopt;
   context_->metrics.count_response(refusal->status);
-  if (std::string origin = cors_origin(head); !origin.empty())
-    refusal->headers.emplace_back("access-control-allow-origin", std::move(origin));
+  http::allow_origin(*refusal, cors_origin(head));
   return refusal;
 }
 
@@ -165,10 +164,7 @@ void Api::handle(RequestHead head, http::Body body, std::shared_ptr<http::Exchan
   if (head.method == "POST")
     return ChatExchange::start(context_, std::move(body), exchange, std::move(origin));
   Response response = answer(head);
-  if (!origin.empty()) {
-    response.headers.emplace_back("access-control-allow-origin", std::move(origin));
-    response.headers.emplace_back("vary", "origin");
-  }
+  http::allow_origin(response, origin);
   context_->metrics.count_response(response.status);
   exchange->respond(std::move(response));
 }

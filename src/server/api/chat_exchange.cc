@@ -306,7 +306,7 @@ void ChatExchange::begin(http::Exchange& exchange) {
   if (!request_.stream) return;
   http::Response head{.content_type = "text/event-stream; charset=utf-8"};
   head.headers = {{"cache-control", "no-cache"}, {"x-accel-buffering", "no"}};
-  if (!cors_origin_.empty()) head.headers.emplace_back("access-control-allow-origin", cors_origin_);
+  http::allow_origin(head, cors_origin_);
   for (int32_t i = 0; i < request_.n; ++i) output_->role_chunk(head.body, i);
   context_->metrics.count_response(200);
   exchange.begin_stream(std::move(head));
@@ -414,8 +414,7 @@ void ChatExchange::end(http::Exchange& exchange) {
          .logprobs = request_.logprobs ? std::string_view(choice.logprobs) : std::string_view(),
          .finish_reason = choice.finish_reason});
   http::Response response{.body = output_->completion(finished, usage_)};
-  if (!cors_origin_.empty())
-    response.headers.emplace_back("access-control-allow-origin", cors_origin_);
+  http::allow_origin(response, cors_origin_);
   context_->metrics.count_response(200);
   exchange.respond(std::move(response));
 }
@@ -429,8 +428,7 @@ void ChatExchange::end_with_error(http::Exchange& exchange, const ApiError& erro
     return exchange.finish();
   }
   http::Response response = http::error_response(error);
-  if (!cors_origin_.empty())
-    response.headers.emplace_back("access-control-allow-origin", cors_origin_);
+  http::allow_origin(response, cors_origin_);
   context_->metrics.count_response(response.status);
   exchange.respond(std::move(response));
 }

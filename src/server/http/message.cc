@@ -116,6 +116,12 @@ Response error_response(const ApiError& error) {
   return response;
 }
 
+void allow_origin(Response& response, const std::string& origin) {
+  if (origin.empty()) return;
+  response.headers.emplace_back("access-control-allow-origin", origin);
+  if (origin != "*") response.headers.emplace_back("vary", "origin");
+}
+
 void append_head(std::string& out, const Response& response, const HeadOptions& options) {
   fmt::format_to(std::back_inserter(out),
                  FMT_STRING("HTTP/1.1 {} {}\r\nserver: deepmint\r\ndate: {}\r\n"), response.status,

@@ -79,6 +79,9 @@ struct Response {
 
 Response error_response(const ApiError& error);
 
+// Lets pages of `origin` ("*" for all) read the answer; nothing when it is empty.
+void allow_origin(Response& response, const std::string& origin);
+
 // Status line and headers up to and including the empty line. `length` is content-length; nullopt
 // means chunked for HTTP/1.1 and "until the connection closes" for HTTP/1.0.
 struct HeadOptions {
