@@ -245,6 +245,7 @@ TEST_F(Server, ParametersReachTheEngine) {
                    {"tools", json::array()},
                    {"response_format", {{"type", "text"}}}}));
   whole(chat_body({{"ignore_eos", true}, {"max_tokens", 1000000}, {"temperature", nullptr}}));
+  whole(chat_body({{"temperature", 1e-40}}));
   const auto requests = engine_->requests();
   EXPECT_EQ(requests[0].sampling.temperature, 0.25f);
   EXPECT_EQ(requests[0].sampling.top_k, 40);
@@ -269,6 +270,7 @@ TEST_F(Server, ParametersReachTheEngine) {
   EXPECT_EQ(requests[2].max_tokens,
             4096 - static_cast<int32_t>(requests[2].tokens.size()));  // what is left of the context
   EXPECT_EQ(requests[2].sampling.temperature, 0.25f);
+  EXPECT_EQ(requests[3].sampling.temperature, 0);  // a division by it would overflow
 }
 
 TEST_F(Server, LengthIsReported) {
@@ -433,6 +435,8 @@ TEST_F(Server, BadRequestsNameTheField) {
        "temperature: expected a number from 0 to 2, found 2.5", "temperature"},
       {chat_body({{"temperature", -0.5}}).dump(), 400,
        "temperature: expected a number from 0 to 2, found -0.5", "temperature"},
+      {chat_body({{"repetition_penalty", 0}}).dump(), 400,
+       "repetition_penalty: expected a number from 0.01 to 100, found 0", "repetition_penalty"},
       {chat_body({{"top_p", 0}}).dump(), 400, "top_p: expected a number above 0 to 1, found 0",
        "top_p"},
       {chat_body({{"max_tokens", 0}}).dump(), 400,

@@ -40,10 +40,10 @@ void check(const ChatRequest& r) {
   require(r.sampling.top_logprobs == (r.logprobs ? r.top_logprobs : -1));
   require(r.top_logprobs >= 0 && r.top_logprobs <= kMaxTopLogprobs);
   const SamplingParams& s = r.sampling;
-  require(s.temperature >= 0 && s.temperature <= 2);
+  require(s.temperature == 0 || (s.temperature >= 1e-6f && s.temperature <= 2));
   require(s.top_p > 0 && s.top_p <= 1);
   require(s.min_p >= 0 && s.min_p <= 1);
-  require(s.repetition_penalty > 0 && std::isfinite(s.repetition_penalty));
+  require(s.repetition_penalty >= 0.01f && s.repetition_penalty <= 100);
   require(std::fabs(s.frequency_penalty) <= 2 && std::fabs(s.presence_penalty) <= 2);
   require(s.logit_bias.size() <= kMaxLogitBias);
   for (size_t i = 0; i < s.logit_bias.size(); ++i) {

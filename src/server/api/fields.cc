@@ -102,14 +102,10 @@ Status Fields::number(std::string_view key, double min, double max, double& out,
   return {};
 }
 
-Status Fields::number(std::string_view key, double min, double max, float& out,
-                      bool above_min) const {
+Status Fields::number(std::string_view key, double min, double max, float& out) const {
   double wide = out;
-  DEEPMINT_CHECK_OK(number(key, min, max, wide, above_min));
-  const auto narrow = static_cast<float>(wide);
-  // A positive value must not vanish: 1e-60 as a repetition penalty would be 0, which the sampler
-  // refuses.
-  out = above_min && narrow <= min ? std::numeric_limits<float>::min() : narrow;
+  DEEPMINT_CHECK_OK(number(key, min, max, wide));
+  out = static_cast<float>(wide);
   return {};
 }
 

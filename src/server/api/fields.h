@@ -39,8 +39,7 @@ class Fields {
   // min <= value <= max, or min < value with `above_min`.
   Status number(std::string_view key, double min, double max, double& out,
                 bool above_min = false) const;
-  Status number(std::string_view key, double min, double max, float& out,
-                bool above_min = false) const;
+  Status number(std::string_view key, double min, double max, float& out) const;
 
  private:
   const json::Value& object_;
