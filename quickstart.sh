@@ -19,9 +19,8 @@ if [ ! -f build/release/build.ninja ]; then
   step "configuring (release)"
   cmake --preset release > /dev/null || exit 1
 fi
-if ninja -C build/release -n deepmint | grep -q 'no work to do'; then
-  :
-elif step "building (the first time takes a few minutes)"; [ -t 2 ]; then
+if [ -x "$bin" ]; then step "bringing the build up to date"; else step "building (the first time takes a few minutes)"; fi
+if [ -t 2 ]; then
   ninja -C build/release deepmint || exit 1
 else
   ninja -C build/release deepmint > build/quickstart.log 2>&1 || { tail -n 30 build/quickstart.log >&2; exit 1; }
