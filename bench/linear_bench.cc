@@ -7,6 +7,7 @@
 // holds none of them for the next turn. Activations are warm, as they are in a model. GB/s counts
 // packed weight bytes.
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -75,9 +76,26 @@ PackedMatrix packed(DType dtype, Shape s, const std::vector<std::byte>& source, 
   return std::move(*w);
 }
 
+// Each thread on a core of its own: a scheduler may leave two on one core for a while, which is not
+// what is measured here.
+void pin(ThreadPool& pool) {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &allowed)) cpus.push_back(cpu);
+  pool.run(static_cast<size_t>(pool.size()), [&](size_t, size_t, int worker) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpus[static_cast<size_t>(worker) % cpus.size()], &one);
+    sched_setaffinity(0, sizeof(one), &one);
+  });
+}
+
 struct Bench {
   Options options;
   ThreadPool pool{options.threads};
+  bool pinned = (pin(pool), true);
   kernels::Roofs roofs = kernels::measure_roofs(pool);
   std::mt19937_64 rng{1};
 

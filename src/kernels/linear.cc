@@ -15,16 +15,18 @@ namespace {
 struct Tables {
   const Int8Kernels* int8;
   const FloatKernels* floats;
+  const ActivationKernels* activations;
   const Bf16Kernels* bf16;
 };
 
 const Tables& tables() {
   static constexpr std::array<Tables, 5> kTables = {{
-      {&isa_x86_64::kInt8, &isa_x86_64::kFloat, &isa_x86_64::kBf16},
-      {&isa_avx2::kInt8, &isa_avx2::kFloat, &isa_avx2::kBf16},
-      {&isa_avx512::kInt8, &isa_avx512::kFloat, &isa_avx512::kBf16},
-      {&isa_avx512vnni::kInt8, &isa_avx512::kFloat, &isa_avx512::kBf16},
-      {&isa_avx512vnni::kInt8, &isa_avx512::kFloat, &isa_avx512bf16::kBf16},
+      {&isa_x86_64::kInt8, &isa_x86_64::kFloat, &isa_x86_64::kActivations, &isa_x86_64::kBf16},
+      {&isa_avx2::kInt8, &isa_avx2::kFloat, &isa_avx2::kActivations, &isa_avx2::kBf16},
+      {&isa_avx512::kInt8, &isa_avx512::kFloat, &isa_avx512::kActivations, &isa_avx512::kBf16},
+      {&isa_avx512vnni::kInt8, &isa_avx512::kFloat, &isa_avx512::kActivations, &isa_avx512::kBf16},
+      {&isa_avx512vnni::kInt8, &isa_avx512::kFloat, &isa_avx512::kActivations,
+       &isa_avx512bf16::kBf16},
   }};
   return kTables[static_cast<size_t>(active_isa())];
 }
@@ -119,7 +121,7 @@ void Activations::prepare(ActivationType type, int64_t m, int64_t k) {
 }
 
 void Activations::convert_rows(const float* x, int64_t stride, int64_t row_begin, int64_t row_end) {
-  const FloatKernels& kernels = *tables().floats;
+  const ActivationKernels& kernels = *tables().activations;
   for (int64_t row = row_begin; row < row_end; ++row) {
     const float* source = x + row * stride;
     std::byte* out = values_.data() + static_cast<size_t>(row) * row_stride_;

@@ -1,4 +1,4 @@
-// F32, F16 and BF16 weights, and the conversion of activations; compiled once per instruction set.
+// F32, F16 and BF16 weights; compiled once per instruction set.
 //
 // A panel of 16 outputs fills the lanes and k ascends one by one: acc = fma(w, x, acc). BF16
 // weights come in pairs of k; the hardware dot of avx512bf16 takes a pair at a time, with its own
@@ -88,27 +88,45 @@ struct Bf16Step {
   }
 };
 
+// Tiles of 4 x 4 need 16 loads less than one per product, and any of 1 … 4 rows runs at full speed.
+#if DEEPMINT_ISA_LEVEL >= 2
+constexpr int kMaxRows = 4, kMaxPanels = 4;
+#elif DEEPMINT_ISA_LEVEL == 1
+constexpr int kMaxRows = 4, kMaxPanels = 1;
+#else
+constexpr int kMaxRows = 2, kMaxPanels = 1;
+#endif
+
+// kRows rows from `row` on x kPanels panels from `tile` on. Weights `ahead` bytes further are
+// fetched on the way.
 template <class Step, int kRows, int kPanels>
-void run_tile(const LinearArgs& a, int64_t row, int64_t tile) {
+__attribute__((noinline)) void run_tile(const LinearArgs& a, int64_t row, int64_t tile,
+                                        size_t ahead) {
   const uint8_t *w[kPanels], *x[kRows];
   F sum[kRows][kPanels];
 #pragma GCC unroll 4
   for (int p = 0; p < kPanels; ++p) w[p] = a.w + static_cast<size_t>(tile + p) * a.panel_bytes;
-#pragma GCC unroll 16
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
     x[r] = a.x + static_cast<size_t>(row + r) * a.x_stride;
 #pragma GCC unroll 4
-    for (int p = 0; p < kPanels; ++p) sum[r][p] = f_zero();
+    for (int p = 0; p < kPanels; ++p) {
+      sum[r][p] = f_zero();
+      __builtin_prefetch(a.y + (row + r) * a.y_stride + (tile + p) * kLanes, 1);
+    }
   }
   const int64_t steps = (a.k + Step::kPerStep - 1) / Step::kPerStep;
   for (int64_t s = 0; s < steps; ++s) {
     Step::template run<kRows, kPanels>(w, x, sum);
 #pragma GCC unroll 4
-    for (int p = 0; p < kPanels; ++p) w[p] += Step::kStepBytes;
-#pragma GCC unroll 16
+    for (int p = 0; p < kPanels; ++p) {
+      __builtin_prefetch(w[p] + ahead, 0, 2);
+      w[p] += Step::kStepBytes;
+    }
+#pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) x[r] += Step::kActBytes;
   }
-#pragma GCC unroll 16
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
     for (int p = 0; p < kPanels; ++p)
@@ -117,84 +135,49 @@ void run_tile(const LinearArgs& a, int64_t row, int64_t tile) {
 }
 
 template <class Step, int kPanels>
-DEEPMINT_INLINE void all_rows(const LinearArgs& a, int64_t tile) {
-  int64_t row = 0;
-#if DEEPMINT_ISA_LEVEL >= 2
-  constexpr int kRows = kPanels == 1 ? 12 : 12;
-  for (; row + kRows <= a.m; row += kRows) run_tile<Step, kRows, kPanels>(a, row, tile);
-  for (; row + 6 <= a.m; row += 6) run_tile<Step, 6, kPanels>(a, row, tile);
-  for (; row + 3 <= a.m; row += 3) run_tile<Step, 3, kPanels>(a, row, tile);
-#elif DEEPMINT_ISA_LEVEL == 1
-  for (; row + 4 <= a.m; row += 4) run_tile<Step, 4, kPanels>(a, row, tile);
-#endif
+void all_rows(const LinearArgs& a, int64_t row_begin, int64_t row_end, int64_t tile) {
+  int rows = 0;
+  for (int64_t row = row_begin; row < row_end; row += rows) {
+    rows = row_end - row < kMaxRows ? static_cast<int>(row_end - row) : kMaxRows;
+    const size_t ahead =
+        fetch_ahead(a.panel_bytes * kPanels, row == row_begin, row + rows == row_end);
+    switch (rows) {
 #if DEEPMINT_ISA_LEVEL >= 1
-  for (; row + 2 <= a.m; row += 2) run_tile<Step, 2, kPanels>(a, row, tile);
+      case 4:
+        run_tile<Step, 4, kPanels>(a, row, tile, ahead);
+        break;
+      case 3:
+        run_tile<Step, 3, kPanels>(a, row, tile, ahead);
+        break;
 #endif
-  for (; row < a.m; ++row) run_tile<Step, 1, kPanels>(a, row, tile);
+      case 2:
+        run_tile<Step, 2, kPanels>(a, row, tile, ahead);
+        break;
+      default:
+        run_tile<Step, 1, kPanels>(a, row, tile, ahead);
+        break;
+    }
+  }
 }
 
 template <class Step>
 void linear(const LinearArgs& a) {
-  int64_t tile = a.tile_begin;
+  const int64_t group = rows_per_pass(a.x_stride, kMaxRows);
+  for (int64_t begin = 0; begin < a.m; begin += group) {
+    const int64_t end = begin + group < a.m ? begin + group : a.m;
+    int64_t tile = a.tile_begin;
 #if DEEPMINT_ISA_LEVEL >= 2
-  for (; tile + 2 <= a.tile_end; tile += 2) all_rows<Step, 2>(a, tile);
+    for (; tile + 4 <= a.tile_end; tile += 4) all_rows<Step, 4>(a, begin, end, tile);
+    for (; tile + 2 <= a.tile_end; tile += 2) all_rows<Step, 2>(a, begin, end, tile);
 #endif
-  for (; tile < a.tile_end; ++tile) all_rows<Step, 1>(a, tile);
-}
-
-#if DEEPMINT_ISA_LEVEL <= 2
-constexpr int32_t kInfinityBits = 0x7f800000;
-
-// Blocks of 32: d = largest magnitude / 127, q = x / d to nearest even. Integer comparisons order
-// magnitudes, NaN last.
-void quantize(const float* x, int64_t k, ActBlock* out) {
-  for (int64_t b = 0; b < k / kBlock; ++b, x += kBlock, ++out) {
-    const F low = f_load(x), high = f_load(x + kLanes);
-    const I magnitude = i_set1(0x7fffffff);
-    const int32_t largest =
-        i_reduce_max(i_max(i_and(i_bits(low), magnitude), i_and(i_bits(high), magnitude)));
-    float amax;
-    __builtin_memcpy(&amax, &largest, sizeof amax);
-    const float d = amax / 127.0f;
-    if (largest >= kInfinityBits || d == 0.0f) {  // nothing finite to scale by
-      const float fill = largest >= kInfinityBits ? __builtin_nanf("") : 0.0f;
-      i_store_s8(out->q, i_zero());
-      i_store_s8(out->q + kLanes, i_zero());
-      out->d = out->s = fill;
-      out->neg_sum = out->neg_sum_high = 0;
-      continue;
-    }
-    // A subnormal d is coarse enough for a quotient above 127.
-    const I top = i_set1(127), bottom = i_set1(-127);
-    const F scale = f_set1(d);
-    const I q_low = i_max(i_min(i_round(f_div(low, scale)), top), bottom);
-    const I q_high = i_max(i_min(i_round(f_div(high, scale)), top), bottom);
-    i_store_s8(out->q, q_low);
-    i_store_s8(out->q + kLanes, q_high);
-    const int32_t sum_high = i_reduce_add(q_high), sum = i_reduce_add(q_low) + sum_high;
-    out->d = d;
-    out->s = d * static_cast<float>(sum);
-    out->neg_sum = -sum;
-    out->neg_sum_high = -sum_high;
+    for (; tile < a.tile_end; ++tile) all_rows<Step, 1>(a, begin, end, tile);
   }
 }
-
-// Round to nearest even by integer arithmetic; a NaN keeps its top bits and becomes quiet.
-void to_bf16(const float* x, int64_t k, uint16_t* out) {
-  for (int64_t i = 0; i < k; ++i) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, x + i, sizeof bits);
-    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    const uint32_t nan = (bits >> 16) | 0x40u;
-    out[i] = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
-  }
-}
-#endif
 
 }  // namespace
 
 #if DEEPMINT_ISA_LEVEL <= 2
-const FloatKernels kFloat = {linear<F32Step>, linear<F16Step>, quantize, to_bf16};
+const FloatKernels kFloat = {linear<F32Step>, linear<F16Step>};
 #endif
 #if DEEPMINT_ISA_LEVEL != 3
 const Bf16Kernels kBf16 = {linear<Bf16Step>};

@@ -411,14 +411,9 @@ DEEPMINT_INLINE void run_tile(int rows, const uint8_t* panel, const uint8_t* x, 
   }
 }
 
-// Rows that pass a panel before the next panel comes: their activations stay in the second-level
-// cache.
-constexpr size_t kRowBytes = size_t{384} << 10;
-
 template <class Q>
 void linear(const LinearArgs& a) {
-  const auto fit = static_cast<int64_t>(kRowBytes / a.x_stride) / kMaxRows * kMaxRows;
-  const int64_t group = fit > 2 * kMaxRows ? fit : 2 * kMaxRows;
+  const int64_t group = rows_per_pass(a.x_stride, kMaxRows);
   for (int64_t group_begin = 0; group_begin < a.m; group_begin += group) {
     const int64_t group_end = group_begin + group < a.m ? group_begin + group : a.m;
     for (int64_t p = a.tile_begin; p < a.tile_end; ++p) {
@@ -430,7 +425,8 @@ void linear(const LinearArgs& a) {
         for (int r = 0; r < rows; ++r) __builtin_prefetch(y + r * a.y_stride, 1);
         F sum[kMaxRows];
         run_tile<Q>(rows, panel, a.x + static_cast<size_t>(row) * a.x_stride, a.x_stride,
-                    a.k / kBlock, row + rows == group_end ? a.panel_bytes : 0, sum);
+                    a.k / kBlock,
+                    fetch_ahead(a.panel_bytes, row == group_begin, row + rows == group_end), sum);
         for (int r = 0; r < rows; ++r)
           write_out(sum[r], y + r * a.y_stride, a.n - p * kLanes, a.add);
       }

@@ -62,6 +62,8 @@ struct Int8Kernels {
 };
 struct FloatKernels {
   LinearFn f32, f16;
+};
+struct ActivationKernels {
   void (*quantize)(const float* x, int64_t k, ActBlock* out);
   void (*to_bf16)(const float* x, int64_t k, uint16_t* out);
 };
@@ -73,16 +75,19 @@ struct Bf16Kernels {
 namespace isa_x86_64 {
 extern const Int8Kernels kInt8;
 extern const FloatKernels kFloat;
+extern const ActivationKernels kActivations;
 extern const Bf16Kernels kBf16;
 }  // namespace isa_x86_64
 namespace isa_avx2 {
 extern const Int8Kernels kInt8;
 extern const FloatKernels kFloat;
+extern const ActivationKernels kActivations;
 extern const Bf16Kernels kBf16;
 }  // namespace isa_avx2
 namespace isa_avx512 {
 extern const Int8Kernels kInt8;
 extern const FloatKernels kFloat;
+extern const ActivationKernels kActivations;
 extern const Bf16Kernels kBf16;
 }  // namespace isa_avx512
 namespace isa_avx512vnni {

@@ -373,5 +373,21 @@ DEEPMINT_INLINE void write_out(F product, float* y, int64_t count, bool add) {
   for (int64_t i = 0; i < count; ++i) y[i] = add ? y[i] + acc[i] : acc[i];
 }
 
+// How many rows pass all panels before the next rows come: their activations stay in the
+// second-level cache.
+DEEPMINT_INLINE int64_t rows_per_pass(size_t x_stride, int64_t tile_rows) {
+  const auto fit = static_cast<int64_t>((size_t{384} << 10) / x_stride) / tile_rows * tile_rows;
+  return fit > 2 * tile_rows ? fit : 2 * tile_rows;
+}
+
+// How far ahead of the weights in use the fetches into the second-level cache go. Normally the last
+// rows of a panel fetch the next panel while the first-level cache feeds the arithmetic; a panel
+// that is too large for that is fetched by its first rows, a little ahead of themselves. 0 fetches
+// what is there already.
+DEEPMINT_INLINE size_t fetch_ahead(size_t bytes, bool first, bool last) {
+  if (bytes <= size_t{256} << 10) return last ? bytes : 0;
+  return first ? size_t{4} << 10 : 0;
+}
+
 }  // namespace
 }  // namespace deepmint::kernels::DEEPMINT_ISA_NS
