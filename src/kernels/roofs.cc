@@ -80,6 +80,8 @@ double dram_read(ThreadPool& pool, const RoofKernels& kernels) {
 
 }  // namespace
 
+double measure_dram_read(ThreadPool& pool) { return dram_read(pool, table()); }
+
 Roofs measure_roofs(ThreadPool& pool) {
   const RoofKernels& kernels = table();
   Roofs roofs;

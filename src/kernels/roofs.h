@@ -22,5 +22,6 @@ struct Roofs {
 };
 
 Roofs measure_roofs(ThreadPool& pool);
+double measure_dram_read(ThreadPool& pool);  // GB/s, the first of them alone
 
 }  // namespace deepmint::kernels
