@@ -25,7 +25,6 @@ uint64_t pair_key(TokenId left, TokenId right) {
 size_t pair_hash(uint64_t pair) {
   return static_cast<size_t>((pair * 0x9E3779B97F4A7C15ull) >> 20);
 }
-size_t edge_hash(uint32_t key) { return static_cast<size_t>((key * 0x9E3779B97F4A7C15ull) >> 24); }
 
 size_t capacity_for(size_t entries) {
   size_t capacity = 16;
@@ -35,21 +34,30 @@ size_t capacity_for(size_t entries) {
 
 }  // namespace
 
-// Pieces of several tokens that came lately. One per thread, shared by all tokenizers.
-struct Bpe::PieceCache {
-  static constexpr size_t kEntries = 4096;
-  static constexpr size_t kIds = 10;
-  struct Entry {  // one cache line
+// What encode() found lately, one per thread: it belongs to the instance that used it last.
+struct Bpe::ThreadCache {
+  static constexpr size_t kPieceSets = 4096;  // of two
+  static constexpr size_t kIds = 11;
+  struct Piece {  // one cache line
     ShortKey key;
-    uint32_t serial = 0;
     uint32_t count = 0;
     std::array<TokenId, kIds> ids;
   };
-  static_assert(sizeof(Entry) == 64);
-  alignas(64) std::array<Entry, kEntries> entries{};
+  static_assert(sizeof(Piece) == 64);
+  static constexpr size_t kBorders = 16384;
 
-  static PieceCache& of_this_thread() {
-    thread_local const std::unique_ptr<PieceCache> cache = std::make_unique<PieceCache>();
+  alignas(64) std::array<Piece, 2 * kPieceSets> pieces;
+  std::array<uint64_t, kBorders>
+      borders;  // left << 32 | right << 1 | whether it is one; ids have 24 bits
+  uint32_t serial = 0;
+
+  static ThreadCache& of(const Bpe& bpe) {
+    thread_local const std::unique_ptr<ThreadCache> cache = std::make_unique<ThreadCache>();
+    if (cache->serial != bpe.serial_) {
+      for (Piece& piece : cache->pieces) piece.key = {};
+      cache->borders.fill(~uint64_t{0});
+      cache->serial = bpe.serial_;
+    }
     return *cache;
   }
 };
@@ -59,15 +67,16 @@ Result<Bpe> Bpe::create(const TokenizerSpec& spec) {
   Bpe bpe;
   bpe.spec_ = &spec;
   bpe.serial_ = ++serials;
-  bpe.index_vocabulary();
-  DEEPMINT_CHECK_OK(bpe.index_merges());
-  bpe.derive_tokens();
+  const TokenTable by_bytes = bpe.index_vocabulary();
+  DEEPMINT_TRY(results, bpe.index_merges(by_bytes));
+  bpe.derive_tokens(results);
+  bpe.index_pieces(by_bytes);
   if (bpe.in_order_) bpe.build_trie();
   return bpe;
 }
 
 // Which ids text may give, by their bytes.
-void Bpe::index_vocabulary() {
+TokenTable Bpe::index_vocabulary() {
   const std::vector<std::string>& vocab = spec_->vocab;
   const size_t n = vocab.size();
   enum : uint8_t { kAdded = 1, kControl = 2, kHidden = 4 };
@@ -82,14 +91,14 @@ void Bpe::index_vocabulary() {
   // Ordinary tokens first: an added token with the same bytes must not hide one. Control tokens are
   // left out, so that no text gives one; but a byte keeps its only token, whatever the flags of
   // that token.
-  by_bytes_ = TokenTable(n);
+  TokenTable by_bytes(n);
   length_.resize(n);
   const auto insert = [&](bool added) {
     for (size_t id = 0; id < n; ++id) {
       const bool is_control = (flags[id] & kControl) != 0 && vocab[id].size() != 1;
       if (((flags[id] & kAdded) != 0) == added && (flags[id] & kHidden) == 0 && !is_control &&
           !vocab[id].empty())
-        by_bytes_.insert(vocab[id], static_cast<TokenId>(id));
+        by_bytes.insert(vocab[id], static_cast<TokenId>(id));
     }
   };
   insert(false);
@@ -99,15 +108,19 @@ void Bpe::index_vocabulary() {
   all_bytes_ = true;
   for (unsigned byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
-    byte_id_[byte] = by_bytes_.find({&c, 1});
+    byte_id_[byte] = by_bytes.find({&c, 1});
     all_bytes_ = all_bytes_ && byte_id_[byte] >= 0;
   }
   fallback_id_.fill(-1);
   for (const auto& [byte, id] : spec_->byte_fallback) fallback_id_[byte] = id;
+  return by_bytes;
 }
 
-Status Bpe::index_merges() {
+// What each merge gives, by rank; -1 for merges that never happen.
+Result<std::vector<TokenId>> Bpe::index_merges(const TokenTable& by_bytes) {
+  std::vector<TokenId> results(spec_->merges.size(), -1);
   merges_.resize(capacity_for(spec_->merges.size()));
+  maybe_.assign(merges_.size() / 8, 0);  // 16 to 32 bits per merge
   const size_t mask = merges_.size() - 1;
   TokenTable controls(spec_->added.size());
   for (const auto& added : spec_->added)
@@ -117,7 +130,7 @@ Status Bpe::index_merges() {
     const auto [left, right] = spec_->merges[rank];
     joined = spec_->vocab[static_cast<size_t>(left)];
     joined += spec_->vocab[static_cast<size_t>(right)];
-    const TokenId id = by_bytes_.find(joined);
+    const TokenId id = by_bytes.find(joined);
     if (id < 0) {
       if (controls.find(joined) >= 0) continue;
       return fail(
@@ -126,11 +139,15 @@ Status Bpe::index_merges() {
           fmt::format("merge {}", rank));
     }
     const uint64_t pair = pair_key(left, right);
-    size_t i = pair_hash(pair) & mask;
+    const size_t hash = pair_hash(pair);
+    maybe_[hash >> 6 & (maybe_.size() - 1)] |= uint64_t{1} << (hash & 63);
+    size_t i = hash & mask;
     while (merges_[i].pair != pair && merges_[i].pair != kNoPair) i = (i + 1) & mask;
+    if (merges_[i].pair == pair) results[static_cast<size_t>(merges_[i].rank)] = -1;
     merges_[i] = {pair, static_cast<int32_t>(rank), id};  // of equal pairs the last one counts
+    results[rank] = id;
   }
-  return {};
+  return results;
 }
 
 // Whether `id` may stand for an input byte without being that byte's own token.
@@ -142,24 +159,17 @@ bool Bpe::gives_symbol(TokenId id) const {
 
 // In rank order: a token is born of the first merge for which encoding its bytes leads to just
 // those two parts.
-void Bpe::derive_tokens() {
+void Bpe::derive_tokens(const std::vector<TokenId>& results) {
   const size_t n = spec_->vocab.size();
   tokens_.assign(n, {});
   for (TokenId id : byte_id_)
     if (id >= 0) tokens_[static_cast<size_t>(id)].birth = -1;
-  const auto active = [&](size_t rank) -> const Merge* {
-    const auto [left, right] = spec_->merges[rank];
-    const Merge* merge = find_merge(left, right);
-    return merge != nullptr && merge->rank == static_cast<int32_t>(rank) ? merge : nullptr;
-  };
   for (size_t rank = 0; rank < spec_->merges.size(); ++rank) {
     const auto [left, right] = spec_->merges[rank];
-    if (tokens_[static_cast<size_t>(left)].birth == kNever ||
+    if (results[rank] < 0 || tokens_[static_cast<size_t>(left)].birth == kNever ||
         tokens_[static_cast<size_t>(right)].birth == kNever)
       continue;
-    const Merge* merge = active(rank);
-    if (merge == nullptr) continue;
-    Token& token = tokens_[static_cast<size_t>(merge->id)];
+    Token& token = tokens_[static_cast<size_t>(results[rank])];
     uint64_t steps = 0;
     if (token.birth != kNever || !is_border(left, right, true, steps)) continue;
     token.left = left;
@@ -173,7 +183,7 @@ void Bpe::derive_tokens() {
   in_order_ = true;
   for (size_t rank = 0; rank < spec_->merges.size() && in_order_; ++rank) {
     const auto [left, right] = spec_->merges[rank];
-    if (active(rank) == nullptr) continue;
+    if (results[rank] < 0) continue;
     const int32_t left_birth = tokens_[static_cast<size_t>(left)].birth,
                   right_birth = tokens_[static_cast<size_t>(right)].birth;
     if (left_birth == kNever || right_birth == kNever) {
@@ -183,21 +193,26 @@ void Bpe::derive_tokens() {
       in_order_ = !is_border(left, right, true, steps);
     }
   }
+}
 
+void Bpe::index_pieces(const TokenTable& by_bytes) {
+  const size_t n = spec_->vocab.size();
+  std::vector<TokenId> longer;
   whole_short_.resize(capacity_for(n));
-  whole_long_ = TokenTable(n);
   for (size_t id = 0; id < n; ++id) {
     const std::string& bytes = spec_->vocab[id];
     const bool is_piece = in_order_ && tokens_[id].birth != kNever;
-    if (!is_piece && !(spec_->ignore_merges && by_bytes_.find(bytes) == static_cast<TokenId>(id)))
+    if (!is_piece && !(spec_->ignore_merges && by_bytes.find(bytes) == static_cast<TokenId>(id)))
       continue;
     longest_token_ = std::max(longest_token_, bytes.size());
-    if (bytes.size() <= kShortBytes)
+    if (bytes.size() > kShortBytes)
+      longer.push_back(static_cast<TokenId>(id));
+    else
       insert_short(short_key(bytes.data(), bytes.size(), bytes.data() + bytes.size()),
                    static_cast<TokenId>(id));
-    else
-      whole_long_.insert(bytes, static_cast<TokenId>(id));
   }
+  whole_long_ = TokenTable(longer.size());
+  for (TokenId id : longer) whole_long_.insert(spec_->vocab[static_cast<size_t>(id)], id);
 }
 
 void Bpe::insert_short(const ShortKey& key, TokenId id) {
@@ -208,73 +223,100 @@ void Bpe::insert_short(const ShortKey& key, TokenId id) {
 }
 
 void Bpe::build_trie() {
-  size_t bytes = 0;
-  for (size_t id = 0; id < tokens_.size(); ++id)
-    if (tokens_[id].birth != kNever) bytes += length_[id];
-  // At most one edge per byte; real vocabularies share half of them.
-  edges_.resize(capacity_for(bytes / 2));
-  size_t used = 0;
-  uint32_t nodes = 1;
-  const auto grow = [&] {
-    std::vector<Edge> old(edges_.size() * 2);
-    old.swap(edges_);
-    const size_t mask = edges_.size() - 1;
-    for (const Edge& edge : old) {
-      if (edge.key == 0) continue;
-      size_t i = edge_hash(edge.key) & mask;
-      while (edges_[i].key != 0) i = (i + 1) & mask;
-      edges_[i] = edge;
-    }
+  // In byte order, by the first eight bytes as far as they tell.
+  struct Entry {
+    uint64_t key;
+    TokenId id;
   };
+  std::vector<Entry> order;
   for (size_t id = 0; id < tokens_.size(); ++id) {
     if (tokens_[id].birth == kNever) continue;
-    const std::string& text = spec_->vocab[id];
-    Edge* edge = &root_[static_cast<unsigned char>(text[0])];
-    if (edge->child == 0) edge->child = nodes++;
-    for (size_t at = 1; at < text.size(); ++at) {
-      const uint32_t key = edge->child << 8 | static_cast<unsigned char>(text[at]);
-      if (used * 2 >= edges_.size()) grow();
-      const size_t mask = edges_.size() - 1;
-      size_t i = edge_hash(key) & mask;
-      while (edges_[i].key != key && edges_[i].key != 0) i = (i + 1) & mask;
-      edge = &edges_[i];
-      if (edge->key == 0) {
-        edge->key = key;
-        edge->child = nodes++;
-        ++used;
-      }
-    }
-    edge->token = static_cast<TokenId>(id);
+    uint64_t key = 0;
+    std::memcpy(&key, spec_->vocab[id].data(), std::min<size_t>(8, length_[id]));
+    order.push_back({__builtin_bswap64(key), static_cast<TokenId>(id)});
   }
-  for (size_t id = 0; id < tokens_.size(); ++id)
-    if (tokens_[id].birth != kNever && length_[id] > 1) {
-      const char* text = spec_->vocab[id].data();
-      tokens_[id].prefix = longest_token(text, text + length_[id] - 1);
+  const auto text = [&](const Entry& e) -> const std::string& {
+    return spec_->vocab[static_cast<size_t>(e.id)];
+  };
+  std::sort(order.begin(), order.end(), [&](const Entry& a, const Entry& b) {
+    return a.key != b.key ? a.key < b.key : text(a) < text(b);
+  });
+  const auto byte_at = [&](size_t i, uint32_t depth) {
+    return depth < 8 ? static_cast<unsigned char>(order[i].key >> (56 - 8 * depth))
+                     : static_cast<unsigned char>(text(order[i])[depth]);
+  };
+
+  // Level by level: the tokens below a node are a range of `order`, the one that ends at it (if
+  // any) stands first.
+  struct Open {
+    uint32_t node, depth, begin, end;
+    TokenId longest;  // that ends at the node or above it
+  };
+  std::vector<Open> open = {{0, 0, 0, static_cast<uint32_t>(order.size()), -1}};
+  nodes_.assign(1, {0, kNoToken << 8});
+  start_.assign(65536, 0);
+  for (size_t i = 0; i < open.size(); ++i) {
+    Open at = open[i];
+    const auto first = static_cast<uint32_t>(nodes_.size());
+    if (at.begin < at.end && length_[static_cast<size_t>(order[at.begin].id)] == at.depth)
+      ++at.begin;
+    for (uint32_t from = at.begin; from < at.end;) {
+      const unsigned char byte = byte_at(from, at.depth);
+      uint32_t to = from + 1;
+      while (to < at.end && byte_at(to, at.depth) == byte) ++to;
+      const auto child = static_cast<uint32_t>(nodes_.size());
+      const TokenId id = order[from].id;
+      const bool ends = length_[static_cast<size_t>(id)] == at.depth + 1;
+      if (ends) tokens_[static_cast<size_t>(id)].prefix = at.longest;
+      nodes_.push_back({0, (ends ? static_cast<uint32_t>(id) : kNoToken) << 8 | byte});
+      if (at.depth == 1) start_[size_t{byte_at(from, 0)} << 8 | byte] = child;
+      if (to - from > (ends ? 1u : 0u))
+        open.push_back({child, at.depth + 1, from, to, ends ? id : at.longest});
+      from = to;
     }
+    const auto count = static_cast<uint32_t>(nodes_.size()) - first;
+    if (count > 0) nodes_[at.node].children = first << 8 | (count - 1);
+  }
 }
 
 const Bpe::Merge* Bpe::find_merge(TokenId left, TokenId right) const {
   const uint64_t pair = pair_key(left, right);
+  const size_t hash = pair_hash(pair);
+  if ((maybe_[hash >> 6 & (maybe_.size() - 1)] >> (hash & 63) & 1) == 0) return nullptr;
   const size_t mask = merges_.size() - 1;
-  for (size_t i = pair_hash(pair) & mask;; i = (i + 1) & mask) {
+  for (size_t i = hash & mask;; i = (i + 1) & mask) {
     if (merges_[i].pair == pair) return &merges_[i];
     if (merges_[i].pair == kNoPair) return nullptr;
   }
 }
 
+// Index of the child for `byte`, 0 when there is none.
+uint32_t Bpe::child(const Node& node, unsigned char byte) const {
+  if (node.children == 0) return 0;
+  uint32_t at = node.children >> 8;
+  uint32_t count = (node.children & 0xFF) + 1;
+  while (count > 8) {  // the child, if any, is in [at, at + count)
+    const uint32_t half = count / 2;
+    at += (nodes_[at + half].token & 0xFF) <= byte ? half : 0;
+    count -= half;
+  }
+  for (; count > 0; --count, ++at)
+    if ((nodes_[at].token & 0xFF) == byte) return at;
+  return 0;
+}
+
 // The longest token that [p, end) starts with, -1 when there is none.
 TokenId Bpe::longest_token(const char* p, const char* end) const {
-  const Edge* edge = &root_[static_cast<unsigned char>(*p)];
-  if (edge->child == 0) return -1;
-  TokenId longest = edge->token;
-  const size_t mask = edges_.size() - 1;
-  while (++p < end) {
-    const uint32_t key = edge->child << 8 | static_cast<unsigned char>(*p);
-    size_t i = edge_hash(key) & mask;
-    while (edges_[i].key != key && edges_[i].key != 0) i = (i + 1) & mask;
-    if (edges_[i].key == 0) break;
-    edge = &edges_[i];
-    if (edge->token >= 0) longest = edge->token;
+  TokenId longest = byte_id_[static_cast<unsigned char>(*p)];
+  if (end - p < 2) return longest;
+  uint32_t at =
+      start_[size_t{static_cast<unsigned char>(p[0])} << 8 | static_cast<unsigned char>(p[1])];
+  for (p += 2; at != 0; ++p) {
+    const Node& node = nodes_[at];
+    if (const uint32_t token = node.token >> 8; token != kNoToken)
+      longest = static_cast<TokenId>(token);
+    if (p == end) break;
+    at = child(node, static_cast<unsigned char>(*p));
   }
   return longest;
 }
@@ -306,22 +348,35 @@ bool Bpe::is_border(TokenId left, TokenId right, bool known_to_merge, uint64_t& 
   }
 }
 
+// is_border() of pairs that came lately is remembered: in running text a few thousand pairs are
+// most of all.
+bool Bpe::is_border_cached(TokenId left, TokenId right, ThreadCache& cache, uint64_t& steps) const {
+  const uint64_t key =
+      uint64_t{static_cast<uint32_t>(left)} << 32 | uint64_t{static_cast<uint32_t>(right)} << 1;
+  uint64_t& slot = cache.borders[pair_hash(key) & (ThreadCache::kBorders - 1)];
+  if ((slot & ~uint64_t{1}) == key) return (slot & 1) != 0;
+  const bool border = is_border(left, right, false, steps);
+  slot = key | (border ? 1 : 0);
+  return border;
+}
+
 void Bpe::encode_cached(const ShortKey& key, const char* p, size_t n,
                         std::vector<TokenId>& out) const {
-  PieceCache::Entry& entry =
-      PieceCache::of_this_thread().entries[hash_of(key) >> 20 & (PieceCache::kEntries - 1)];
-  if (entry.key == key && entry.serial == serial_) {
-    out.insert(out.end(), entry.ids.begin(), entry.ids.begin() + entry.count);
-    return;
-  }
+  ThreadCache::Piece* set =
+      &ThreadCache::of(*this).pieces[(hash_of(key) >> 20 & (ThreadCache::kPieceSets - 1)) * 2];
+  for (int way = 0; way < 2; ++way)
+    if (set[way].key == key) {
+      out.insert(out.end(), set[way].ids.begin(), set[way].ids.begin() + set[way].count);
+      return;
+    }
   const size_t before = out.size();
   encode_parts({p, n}, out);
   const size_t count = out.size() - before;
-  if (count > PieceCache::kIds) return;
-  entry.key = key;
-  entry.serial = serial_;
-  entry.count = static_cast<uint32_t>(count);
-  std::copy(out.begin() + static_cast<long>(before), out.end(), entry.ids.begin());
+  if (count > ThreadCache::kIds) return;
+  set[1] = set[0];  // the older of the two goes
+  set[0].key = key;
+  set[0].count = static_cast<uint32_t>(count);
+  std::copy(out.begin() + static_cast<long>(before), out.end(), set[0].ids.begin());
 }
 
 void Bpe::encode_parts(std::string_view piece, std::vector<TokenId>& out) const {
@@ -364,6 +419,7 @@ void Bpe::encode_search(std::string_view piece, std::vector<TokenId>& out) const
   const size_t base = out.size();
   const char* p = begin;
   TokenId candidate = longest_token(p, end);
+  ThreadCache& cache = ThreadCache::of(*this);
   uint64_t steps = 0;
   const uint64_t max_steps = kSearchSteps * (piece.size() + 16);
   while (true) {
@@ -374,7 +430,7 @@ void Bpe::encode_search(std::string_view piece, std::vector<TokenId>& out) const
     for (; candidate >= 0; candidate = tokens_[static_cast<size_t>(candidate)].prefix) {
       const size_t after = static_cast<size_t>(p - begin) + length_[static_cast<size_t>(candidate)];
       if ((dead[after >> 6] >> (after & 63) & 1) != 0) continue;
-      if (out.size() == base || is_border(out.back(), candidate, false, steps)) break;
+      if (out.size() == base || is_border_cached(out.back(), candidate, cache, steps)) break;
     }
     if (candidate >= 0) {
       out.push_back(candidate);

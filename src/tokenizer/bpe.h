@@ -76,17 +76,20 @@ class Bpe {
         kNever;  // rank of that merge, -1 for single bytes; kNever: no text gives this token
     TokenId prefix = -1;  // the longest token that this one properly starts with
   };
-  struct Edge {
-    uint32_t key = 0;  // parent << 8 | byte; 0: free
-    uint32_t child = 0;
-    TokenId token = -1;  // that ends at the child
+  // A node of the trie over all tokens that text may give. Its children lie side by side, in
+  // ascending order of their byte.
+  struct Node {
+    uint32_t children = 0;  // index of the first << 8 | their number - 1; 0: none
+    uint32_t token = 0;  // token << 8 | byte that leads here; kNoToken << 8 when no token ends here
   };
-  struct PieceCache;
+  static constexpr uint32_t kNoToken = 0xFFFFFF;
+  struct ThreadCache;
 
   Bpe() = default;
-  void index_vocabulary();
-  Status index_merges();
-  void derive_tokens();
+  TokenTable index_vocabulary();
+  Result<std::vector<TokenId>> index_merges(const TokenTable& by_bytes);
+  void derive_tokens(const std::vector<TokenId>& results);
+  void index_pieces(const TokenTable& by_bytes);
   void build_trie();
   void insert_short(const ShortKey& key, TokenId id);
   bool gives_symbol(TokenId id) const;
@@ -125,6 +128,8 @@ class Bpe {
 
   const Merge* find_merge(TokenId left, TokenId right) const;
   TokenId longest_token(const char* p, const char* end) const;
+  uint32_t child(const Node& node, unsigned char byte) const;
+  bool is_border_cached(TokenId left, TokenId right, ThreadCache& cache, uint64_t& steps) const;
   bool is_border(TokenId left, TokenId right, bool known_to_merge, uint64_t& steps) const;
   void encode_cached(const ShortKey& key, const char* p, size_t n, std::vector<TokenId>& out) const;
   void encode_parts(std::string_view piece, std::vector<TokenId>& out) const;
@@ -147,10 +152,12 @@ class Bpe {
   bool all_bytes_ = false;
   bool in_order_ = false;
   std::vector<Merge> merges_;
+  std::vector<uint64_t>
+      maybe_;  // one bit per pair hash: most look-ups are of pairs that do not merge
   std::vector<Token> tokens_;
   std::vector<uint32_t> length_;  // in bytes
-  std::array<Edge, 256> root_{};  // by first byte; child 0: none
-  std::vector<Edge> edges_;
+  std::vector<Node> nodes_;
+  std::vector<uint32_t> start_;  // by the first two bytes: node, 0: none
 };
 
 }  // namespace deepmint

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -227,7 +228,8 @@ TEST(FastSplit, EqualsThePatternsOnEveryCodePoint) {
   for (PreTokenizer pre : kAll) {
     const Oracle oracle(pre);
     std::string text;
-    for (uint32_t c = 0; c < 0x110000; ++c) {
+    const uint32_t step = std::getenv("DEEPMINT_TEST_QUICK") != nullptr ? 31 : 1;
+    for (uint32_t c = 0; c < 0x110000; c += c < 0x3200 ? 1 : step) {
       if (c >= 0xD800 && c < 0xE000) continue;
       std::string one;
       utf8::append(one, c);

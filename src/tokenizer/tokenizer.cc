@@ -16,8 +16,8 @@
 namespace deepmint {
 namespace {
 
-constexpr size_t kMaxVocab = size_t{1} << 24;
-constexpr size_t kMaxVocabBytes = size_t{1} << 24;  // all tokens together
+constexpr size_t kMaxVocab = (size_t{1} << 24) - 1;
+constexpr size_t kMaxVocabBytes = size_t{1} << 23;  // all tokens together
 constexpr size_t kMaxTokenBytes = 65'535;
 constexpr size_t kMaxPatterns = 16;
 
@@ -32,6 +32,16 @@ Scratch& scratch() {
   thread_local Scratch s;
   return s;
 }
+
+// Gives the memory of an unusually long text back when the call ends.
+struct ScratchTrim {
+  ~ScratchTrim() {
+    constexpr size_t kKept = size_t{4} << 20;
+    for (std::string* text :
+         {&scratch().joined, &scratch().rebuilt, &scratch().normalized, &scratch().part})
+      if (text->capacity() > kKept) std::string().swap(*text);
+  }
+};
 
 Status check_id(TokenId id, size_t vocab, std::string_view what) {
   if (id >= 0 && static_cast<size_t>(id) < vocab) return {};
@@ -183,6 +193,7 @@ Status Tokenizer::Impl::build() {
   }
   DEEPMINT_TRY(made, Bpe::create(spec));
   bpe.emplace(std::move(made));
+  if (spec.normalizer == Normalizer::kNfc) prepare_nfc();
   for (const std::string& pattern : spec.patterns) {
     auto splitter = RegexSplitter::compile(pattern);
     if (!splitter) return tl::unexpected<Error>(std::move(splitter).error().at("pre-tokenizer"));
@@ -265,6 +276,7 @@ std::string_view Tokenizer::Impl::rebuild_normalized(std::string_view sentence, 
 }
 
 void Tokenizer::Impl::encode(std::span<const Segment> segments, std::vector<TokenId>& out) const {
+  const ScratchTrim trim;
   if (segments.size() == 1 && segments[0].kind == Segment::Kind::kText)
     return encode_text(segments[0].text, out);
 
@@ -338,6 +350,7 @@ void Tokenizer::encode(std::span<const Segment> segments, std::vector<TokenId>& 
 }
 
 std::vector<TokenId> Tokenizer::encode_text(std::string_view text) const {
+  const ScratchTrim trim;
   std::vector<TokenId> out;
   impl_->encode_text(text, out);
   return out;
