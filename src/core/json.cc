@@ -119,7 +119,7 @@ class Builder {
       }
       case od::json_type::number: {
         const std::string_view token = trimmed(value.raw_json_token());
-        if (!is_number(token)) return invalid("expected a number", token.data());
+        if (!is_number(token)) return invalid("expected a number", token_start(value));
         out = Value::number(std::string(token));
         return true;
       }
@@ -127,13 +127,13 @@ class Builder {
       case od::json_type::boolean: {
         const std::string_view token = trimmed(value.raw_json_token());
         if (token != "true" && token != "false")
-          return invalid("expected true or false", token.data());
+          return invalid("expected true or false", token_start(value));
         out = Value(token == "true");
         return true;
       }
       case od::json_type::null: {
         const std::string_view token = trimmed(value.raw_json_token());
-        if (token != "null") return invalid("expected null", token.data());
+        if (token != "null") return invalid("expected null", token_start(value));
         out = Value();
         return true;
       }

@@ -211,23 +211,23 @@ class Parser {
     if (const uint32_t bytes = gguf_value_bytes(type); left() < bytes) return truncated(field);
     switch (type) {
       case GgufValueType::kUint8:
-        return Value{uint64_t{take<uint8_t>()}};
+        return Value{widened<uint64_t, uint8_t>()};
       case GgufValueType::kUint16:
-        return Value{uint64_t{take<uint16_t>()}};
+        return Value{widened<uint64_t, uint16_t>()};
       case GgufValueType::kUint32:
-        return Value{uint64_t{take<uint32_t>()}};
+        return Value{widened<uint64_t, uint32_t>()};
       case GgufValueType::kUint64:
         return Value{take<uint64_t>()};
       case GgufValueType::kInt8:
-        return Value{int64_t{take<int8_t>()}};
+        return Value{widened<int64_t, int8_t>()};
       case GgufValueType::kInt16:
-        return Value{int64_t{take<int16_t>()}};
+        return Value{widened<int64_t, int16_t>()};
       case GgufValueType::kInt32:
-        return Value{int64_t{take<int32_t>()}};
+        return Value{widened<int64_t, int32_t>()};
       case GgufValueType::kInt64:
         return Value{take<int64_t>()};
       case GgufValueType::kFloat32:
-        return Value{double{take<float>()}};
+        return Value{widened<double, float>()};
       case GgufValueType::kFloat64:
         return Value{take<double>()};
       case GgufValueType::kBool: {
@@ -251,11 +251,15 @@ class Parser {
     return fail(ErrorCode::kInternal, "metadata type without a reader", field);
   }
 
+  template <class Wide, class T>
+  Wide widened() {
+    return static_cast<Wide>(take<T>());
+  }
   // Widens `count` numbers of stored type T, which the caller has found to lie inside the file.
   template <class Wide, class T>
   std::vector<Wide> numbers(uint64_t count) {
     std::vector<Wide> out(count);
-    for (auto& v : out) v = static_cast<Wide>(take<T>());
+    for (Wide& v : out) v = widened<Wide, T>();
     return out;
   }
 

@@ -67,33 +67,44 @@ void take_tensors(InspectReport& report, const std::vector<TensorView>& tensors)
   });
 }
 
+// Where a checkpoint states the dimensions, in the order of the fields in dense_shape.
+constexpr std::array<std::string_view, 7> kGgufKeys = {"block_count",
+                                                       "embedding_length",
+                                                       "attention.head_count",
+                                                       "attention.head_count_kv",
+                                                       "attention.key_length",
+                                                       "feed_forward_length",
+                                                       "vocab_size"};
+constexpr std::array<std::string_view, 7> kConfigKeys = {
+    "num_hidden_layers", "hidden_size",       "num_attention_heads", "num_key_value_heads",
+    "head_dim",          "intermediate_size", "vocab_size"};
+
 // The dimensions that fix the shape of every tensor, or nullopt after noting what is missing or
-// absurd.
-std::optional<DenseShape> dense_shape(InspectReport& report, std::string_view source) {
+// absurd. where(key) names the place of one of `keys`.
+template <class Where>
+std::optional<DenseShape> dense_shape(InspectReport& report,
+                                      const std::array<std::string_view, 7>& keys,
+                                      const Where& where) {
   const Dimensions& d = report.dimensions;
   DenseShape shape;
-  struct Field {
-    std::string_view name;
-    std::optional<int64_t> value;
-    int64_t* target;
-  };
-  const std::array<Field, 7> fields = {{{"layers", d.layers, &shape.layers},
-                                        {"hidden size", d.hidden, &shape.hidden},
-                                        {"heads", d.heads, &shape.heads},
-                                        {"key/value heads", d.kv_heads, &shape.kv_heads},
-                                        {"head size", d.head_dim, &shape.key_dim},
-                                        {"feed-forward size", d.ffn, &shape.ffn},
-                                        {"vocabulary", d.vocab, &shape.vocab}}};
-  for (const Field& field : fields) {
-    if (!field.value || *field.value < 1 || *field.value > kMaxDenseDimension) {
-      add_problem(
-          report,
-          fmt::format("expected a number of {} from 1 to {}, found {}", field.name,
-                      kMaxDenseDimension, field.value ? std::to_string(*field.value) : "none"),
-          std::string(source));
+  const std::array<std::pair<std::optional<int64_t>, int64_t*>, 7> fields = {
+      {{d.layers, &shape.layers},
+       {d.hidden, &shape.hidden},
+       {d.heads, &shape.heads},
+       {d.kv_heads, &shape.kv_heads},
+       {d.head_dim, &shape.key_dim},
+       {d.ffn, &shape.ffn},
+       {d.vocab, &shape.vocab}}};
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const auto& [value, target] = fields[i];
+    if (!value || *value < 1 || *value > kMaxDenseDimension) {
+      add_problem(report,
+                  fmt::format("expected an integer from 1 to {}, found {}", kMaxDenseDimension,
+                              value ? std::to_string(*value) : "nothing"),
+                  where(keys[i]));
       return std::nullopt;
     }
-    *field.target = *field.value;
+    *target = *value;
   }
   shape.value_dim = shape.key_dim;
   shape.rope_dims =
@@ -103,7 +114,7 @@ std::optional<DenseShape> dense_shape(InspectReport& report, std::string_view so
     add_problem(report,
                 fmt::format("expected the tensors of {} layers, found {} tensors in all",
                             shape.layers, report.total_tensors),
-                std::string(source));
+                where(keys[0]));
     return std::nullopt;
   }
   return shape;
@@ -233,7 +244,9 @@ void inspect_gguf(InspectReport& report) {
   if (!is_checked_architecture(report.architecture) || integer("expert_count").value_or(0) > 0)
     return;
   if (report.problem) return;
-  auto shape = dense_shape(report, report.path.string());
+  auto shape = dense_shape(report, kGgufKeys, [&](std::string_view name) {
+    return fmt::format("{}: metadata {}", report.path.string(), quote_name(key(name)));
+  });
   if (!shape) return;
   if (const auto value_dim = integer("attention.value_length");
       value_dim && *value_dim >= 1 && *value_dim <= kMaxDenseDimension)
@@ -472,7 +485,9 @@ void inspect_safetensors(InspectReport& report, bool is_folder) {
   if (family.empty() || report.problem) return;
   report.dimensions.tied =
       report.dimensions.tied.value_or(false);  // the default of these three families
-  auto shape = dense_shape(report, (report.path / "config.json").string());
+  auto shape = dense_shape(report, kConfigKeys, [&](std::string_view name) {
+    return fmt::format("{}: {}", (report.path / "config.json").string(), quote_name(name));
+  });
   if (!shape) return;
   const bool attention_bias = members.boolean("attention_bias").value_or(false);
   shape->qkv_bias = family == "qwen2" || attention_bias;

@@ -168,16 +168,21 @@ TEST_F(Inspect, WrongMetadataIsNamed) {
             "metadata \"general.architecture\": expected a string, found nothing");
   EXPECT_EQ(verdict(tiny_gguf({}).set("llama.block_count", "two")),
             "metadata \"llama.block_count\": expected an integer, found a string");
-  EXPECT_EQ(verdict(tiny_gguf({}).erase("llama.block_count")),
-            "expected a number of layers from 1 to 1073741824, found none");
-  EXPECT_EQ(verdict(tiny_gguf({}).set("llama.block_count", uint32_t{0xffffffff})),
-            "expected a number of layers from 1 to 1073741824, found 4294967295");
+  EXPECT_EQ(
+      verdict(tiny_gguf({}).erase("llama.block_count")),
+      "metadata \"llama.block_count\": expected an integer from 1 to 1073741824, found nothing");
+  EXPECT_EQ(
+      verdict(tiny_gguf({}).set("llama.block_count", uint32_t{0xffffffff})),
+      "metadata \"llama.block_count\": expected an integer from 1 to 1073741824, found 4294967295");
   EXPECT_EQ(verdict(tiny_gguf({}).set("llama.block_count", uint32_t{1'000'000'000})),
-            "expected the tensors of 1000000000 layers, found 20 tensors in all");
-  EXPECT_EQ(verdict(tiny_gguf({}).set("llama.attention.head_count", uint32_t{0})),
-            "expected a number of heads from 1 to 1073741824, found 0");
-  EXPECT_EQ(verdict(tiny_gguf({}).set("llama.embedding_length", int64_t{-64})),
-            "expected a number of hidden size from 1 to 1073741824, found -64");
+            "metadata \"llama.block_count\": expected the tensors of 1000000000 layers, found 20 "
+            "tensors in all");
+  EXPECT_EQ(
+      verdict(tiny_gguf({}).set("llama.attention.head_count", uint32_t{0})),
+      "metadata \"llama.attention.head_count\": expected an integer from 1 to 1073741824, found 0");
+  EXPECT_EQ(
+      verdict(tiny_gguf({}).set("llama.embedding_length", int64_t{-64})),
+      "metadata \"llama.embedding_length\": expected an integer from 1 to 1073741824, found -64");
   EXPECT_EQ(verdict(tiny_gguf({}).set("tokenizer.ggml.bos_token_id", uint32_t{276})),
             "metadata \"tokenizer.ggml.bos_token_id\": expected a token id below 276, found 276");
   EXPECT_EQ(verdict(tiny_gguf({}).set("tokenizer.ggml.tokens", uint32_t{1})).substr(0, 80),
@@ -274,6 +279,11 @@ TEST_F(Inspect, HuggingFaceConfigMustFitTheTensors) {
   EXPECT_EQ(report(folder_ / "hf").verdict(),
             "not whole: " + hf +
                 "/config.json: \"hidden_size\": expected an integer, found a JSON string");
+  write();
+  edit_config("\"num_attention_heads\":4", "\"num_attention_heads\":0");
+  EXPECT_EQ(report(folder_ / "hf").verdict(), "not whole: " + hf +
+                                                  "/config.json: \"num_attention_heads\": expected "
+                                                  "an integer from 1 to 1073741824, found 0");
   write();
   edit_config("\"attention_bias\":false", "\"attention_bias\":true");
   EXPECT_EQ(report(folder_ / "hf").problems.size(), 8u);  // q, k, v and o of two layers
