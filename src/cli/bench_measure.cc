@@ -138,6 +138,18 @@ class Bench {
 
 }  // namespace
 
+kernels::Roofs median_roofs(std::span<const kernels::Roofs> all) {
+  const auto median = [&](double kernels::Roofs::* field) {
+    std::vector<double> values;
+    for (const kernels::Roofs& roofs : all) values.push_back(roofs.*field);
+    return spread(values).median;
+  };
+  return {.dram_read_gb_per_s = median(&kernels::Roofs::dram_read_gb_per_s),
+          .f32_gflop_per_s = median(&kernels::Roofs::f32_gflop_per_s),
+          .bf16_gflop_per_s = median(&kernels::Roofs::bf16_gflop_per_s),
+          .int8_gop_per_s = median(&kernels::Roofs::int8_gop_per_s)};
+}
+
 std::string machine_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -149,7 +161,7 @@ std::string machine_name() {
 }
 
 Result<BenchReport> measure(const OpenModel& open, const BenchPlan& plan,
-                            const kernels::Roofs& roofs,
+                            const std::function<kernels::Roofs()>& roofs,
                             const std::function<void(double)>& progress) {
   const EngineInfo& info = open.engine->info();
   const ModelInfo& model = open.loaded.model->info();
@@ -163,7 +175,6 @@ Result<BenchReport> measure(const OpenModel& open, const BenchPlan& plan,
   report.threads = info.threads;
   report.runs = plan.runs;
   report.weight_bytes = model.weight_bytes;
-  report.roofs = roofs;
 
   for (const int32_t rows : plan.rows)
     report.rows.push_back({.kind = BenchRow::Kind::kDecode, .rows = rows, .context = plan.prompt});
@@ -178,17 +189,26 @@ Result<BenchReport> measure(const OpenModel& open, const BenchPlan& plan,
   Bench bench(open, plan);
   DEEPMINT_CHECK_OK(
       bench.decode(1, plan.prompt));  // first touch of weights and K/V, thread start-up
-  double done = 0;
-  for (BenchRow& row : report.rows) {
-    std::vector<double> rates;
-    for (int32_t run = 0; run < plan.runs; ++run) {
+  // Round after round over everything, roofs first: a slow moment of the machine falls on all
+  // figures alike, and the medians leave it out.
+  std::vector<kernels::Roofs> measured_roofs;
+  std::vector<std::vector<double>> rates(report.rows.size());
+  for (int32_t round = 0; round < plan.runs; ++round) {
+    measured_roofs.push_back(roofs());
+    for (size_t i = 0; i < report.rows.size(); ++i) {
+      const BenchRow& row = report.rows[i];
       const bool prefills = row.kind == BenchRow::Kind::kPrefill;
       DEEPMINT_TRY(rate,
                    prefills ? bench.prefill(row.context) : bench.decode(row.rows, row.context));
-      rates.push_back(rate);
-      progress(++done / double(report.rows.size() * static_cast<size_t>(plan.runs)));
+      rates[i].push_back(rate);
+      const size_t done = static_cast<size_t>(round) * report.rows.size() + i + 1;
+      progress(double(done) / double(report.rows.size() * static_cast<size_t>(plan.runs)));
     }
-    row.tokens_per_s = spread(rates);
+  }
+  report.roofs = median_roofs(measured_roofs);
+  for (size_t i = 0; i < report.rows.size(); ++i) {
+    BenchRow& row = report.rows[i];
+    row.tokens_per_s = spread(rates[i]);
     if (row.kind == BenchRow::Kind::kPrefill) {
       // Causal: on average half of the prompt lies before a row. Weights are read once per step of
       // the engine.

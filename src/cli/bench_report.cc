@@ -73,7 +73,8 @@ std::string bench_text(const BenchReport& r) {
     out += '\n';
   }
   out += fmt::format(
-      "\nMedians of {} runs. GB/s counts the weights once per step and the K/V that its rows "
+      "\nMedians of {} rounds, roofs included. GB/s counts the weights once per step and the K/V "
+      "that its rows "
       "read.\n",
       r.runs);
   return out;

@@ -62,7 +62,7 @@ TEST(BenchReport, TextHasOneLinePerMeasurement) {
   EXPECT_THAT(text, HasSubstr("decode at 1024 tokens"));
   EXPECT_THAT(text, HasSubstr("prefill of 512 tokens"));
   EXPECT_THAT(text, HasSubstr("80 %"));
-  EXPECT_THAT(text, HasSubstr("Medians of 3 runs"));
+  EXPECT_THAT(text, HasSubstr("Medians of 3 rounds"));
 }
 
 TEST(BenchReport, JsonAndCsvAgree) {

@@ -26,11 +26,6 @@ Result<int32_t> positive(const std::string& text, std::string_view option, doubl
   return value;
 }
 
-kernels::Roofs roofs_of(int threads) {
-  ThreadPool pool(threads);
-  return kernels::measure_roofs(pool);
-}
-
 class BenchCommand : public Command {
  public:
   std::string_view name() const override { return "bench"; }
@@ -38,8 +33,8 @@ class BenchCommand : public Command {
     return "speed of this machine on this model, as a share of its roofs";
   }
   std::string_view description() const override {
-    return "Measures the machine's memory bandwidth and arithmetic first, then decoding and "
-           "prefill through the engine. Requests are greedy "
+    return "Each round measures the machine's memory bandwidth and arithmetic first, then decoding "
+           "and prefill through the engine; medians of the rounds are shown. Requests are greedy "
            "unless a temperature is given. Leave the machine alone meanwhile.";
   }
   std::span<const std::string_view> sections() const override {
@@ -54,7 +49,7 @@ class BenchCommand : public Command {
            "tokens in front of one decoding sequence; those beyond the context are left out");
     o.text("--prefill", prefill_, "N", "tokens of the prefill measurement");
     o.text("--tokens", tokens_, "N", "tokens decoded per sequence and run");
-    o.text("--runs", runs_, "N", "runs of each measurement; the median counts");
+    o.text("--runs", runs_, "N", "rounds of measurements; the medians count");
     o.text("--temperature", temperature_, "X", "sampling temperature; 0 = greedy");
     o.group("Output");
     o.flag("--json", json_, "one JSON object");
@@ -67,8 +62,8 @@ class BenchCommand : public Command {
   Result<BenchPlan> plan() const;
 
   std::string model_;
-  std::string rows_ = "1,2,4,8,16", contexts_ = "256,1024,2048,4096", prefill_ = "512",
-              tokens_ = "64", runs_ = "5", temperature_ = "0";
+  std::string rows_ = "1,2,4,8,16", contexts_ = "256,1024,4096", prefill_ = "512",
+              tokens_ = "64", runs_ = "3", temperature_ = "0";
   std::optional<std::string> svg_;
   bool json_ = false, csv_ = false;
 };
@@ -118,8 +113,10 @@ Status BenchCommand::run(const Config& config, const Settings&) {
   DEEPMINT_TRY(open, open_model(model_, config,
                                 *std::max_element(bench_plan.rows.begin(), bench_plan.rows.end())));
   Progress progress("measuring");
-  auto report = measure(open, bench_plan, roofs_of(open.engine->info().threads),
-                        [&](double fraction) { progress.update(fraction); });
+  ThreadPool pool(open.engine->info().threads);
+  auto report = measure(
+      open, bench_plan, [&] { return kernels::measure_roofs(pool); },
+      [&](double fraction) { progress.update(fraction); });
   progress.clear();
   if (!report) return tl::unexpected(std::move(report).error());
   if (chart != nullptr) {
