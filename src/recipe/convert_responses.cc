@@ -5,6 +5,7 @@
 #include <charconv>
 #include <map>
 #include <set>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "recipe/convert_common.h"
@@ -637,10 +638,7 @@ class ResponsesConverter : ConvertBase {
     const bool breaks = type == "message" || type == "reasoning" || type == "web_search_call";
     if (!call && !output && breaks && !pending_.empty()) {
       if (!ours()) return missing_output();
-      const bool all_come = std::all_of(pending_.begin(), pending_.end(), [&](const Call& c) {
-        return c.result || answered_.contains(c.call.id);
-      });
-      if (all_come) {  // the item waits until the group is complete
+      if (never_answered_ == 0) {  // the item waits until the group is complete
         held_.emplace_back(&item, at);
         return {};
       }
@@ -666,8 +664,7 @@ class ResponsesConverter : ConvertBase {
     Call c;
     c.call.id = std::string(text_of(item, "call_id"));
     DEEPMINT_CHECK_OK(check_call_id(c.call.id, at));
-    if (std::any_of(pending_.begin(), pending_.end(),
-                    [&](const Call& p) { return p.call.id == c.call.id; }))
+    if (!pending_at_.emplace(c.call.id, pending_.size()).second)
       return request_error(fmt::format("Duplicate 'call_id': {}.", c.call.id));
     c.call.name = std::string(text_of(item, "name"));
     if (const json::Value* space = item.find("namespace");
@@ -682,6 +679,8 @@ class ResponsesConverter : ConvertBase {
     }
     DEEPMINT_CHECK_OK(check_mark(c.call.name));
     DEEPMINT_CHECK_OK(check_mark(c.call.arguments));
+    ++n_open_;
+    if (!answered_.contains(c.call.id)) ++never_answered_;
     pending_.push_back(std::move(c));
     return {};
   }
@@ -689,19 +688,18 @@ class ResponsesConverter : ConvertBase {
   Status add_output(const json::Value& item, const std::string& at) {
     const std::string_view id = text_of(item, "call_id");
     DEEPMINT_CHECK_OK(check_call_id(id, at));
-    const auto it = std::find_if(pending_.begin(), pending_.end(),
-                                 [&](const Call& c) { return c.call.id == id; });
-    if (it == pending_.end())
+    const auto it = pending_at_.find(std::string(id));
+    if (it == pending_at_.end())
       return request_error(fmt::format("No tool call found for tool output with call_id {}.", id));
-    if (it->result) return request_error(fmt::format("Duplicate tool output for call_id: {}.", id));
+    Call& call = pending_[it->second];
+    if (call.result)
+      return request_error(fmt::format("Duplicate tool output for call_id: {}.", id));
     Message m;
     m.role = Role::kTool;
     m.tool_call_id = std::string(id);
     DEEPMINT_CHECK_OK(add_content(*item.find("output"), at, "output", false, m));
-    it->result = std::move(m);
-    if (std::all_of(pending_.begin(), pending_.end(),
-                    [](const Call& c) { return c.result.has_value(); }))
-      return close_group();
+    call.result = std::move(m);
+    if (--n_open_ == 0) return close_group();
     return {};
   }
 
@@ -714,6 +712,8 @@ class ResponsesConverter : ConvertBase {
     for (Call& c : pending_) assistant.tool_calls.push_back(std::move(c.call));
     for (Call& c : pending_) r_.conversation.messages.push_back(std::move(*c.result));
     pending_.clear();
+    pending_at_.clear();
+    n_open_ = never_answered_ = 0;
     const auto held = std::move(held_);
     held_.clear();
     for (const auto& [item, at] : held) DEEPMINT_CHECK_OK(add_item(*item, at));
@@ -934,7 +934,11 @@ class ResponsesConverter : ConvertBase {
   std::vector<RawTool> raw_tools_;
   Choice choice_;
   std::optional<std::set<std::string>> allowed_;
+  // The group of calls that waits for outputs.
   std::vector<Call> pending_;
+  std::unordered_map<std::string, size_t> pending_at_;  // by call id
+  size_t n_open_ = 0;                                   // without a result so far
+  size_t never_answered_ = 0;                           // without an output in the whole request
   std::vector<std::pair<const json::Value*, std::string>> held_;
   std::set<std::string> answered_;
 };

@@ -132,10 +132,7 @@ void ReplyStream::push_text(std::string_view text, uint64_t n_tokens) {
   if (finished_) return;
   ensure_started();
   completion_tokens_ += n_tokens;
-  record(text, false);
-  pushed_bytes_ += text.size();
-  parser_->push(text);
-  check_stop();
+  push_bytes(text, false);
 }
 
 void ReplyStream::record(std::string_view bytes, bool control) {
@@ -188,6 +185,10 @@ void ReplyStream::push_bytes(std::string_view bytes, bool control) {
     record(bytes, true);
     pushed_bytes_ += bytes.size();
     parser_->push_control(kind, bytes);
+  } else if (pending_utf8_.empty() && utf8::is_valid(bytes)) {
+    record(bytes, false);
+    pushed_bytes_ += bytes.size();
+    parser_->push(bytes);
   } else {
     // Only whole characters reach the parser.
     pending_utf8_.append(bytes);

@@ -2,10 +2,14 @@
 //
 //   ReplyStream reply(request, {.id = "chatcmpl-1", .model = "flash", .created = now});
 //   reply.ready({.prompt_tokens = 12}, "fp-1");
-//   for (each step) { reply.push_tokens(ids); send(reply.take_sse()); if (reply.wants_stop())
-//   cancel(); } reply.finish(BackendFinish::kStop); send(reply.take_sse());                 //
-//   streaming; ends with data: [DONE] for chat std::string body = reply.response();    // not
-//   streaming
+//   for (each step) {
+//     reply.push_tokens(ids);
+//     send(reply.take_sse());
+//     if (reply.wants_stop()) break;
+//   }
+//   reply.finish(BackendFinish::kStop);
+//   send(reply.take_sse());                // streaming; ends with data: [DONE] for chat
+//   std::string body = reply.response();   // not streaming
 //
 // One stream is one choice of one request; use it from one thread. Events come as soon as their
 // text is decided.
