@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the format fuzzers to tests/fuzz/corpus/{gguf,safetensors,hf_folder,json}.
+"""Writes the seeds of the format fuzzers to tests/fuzz/corpus/{gguf,safetensors,hf_folder,json,seq_state}.
 
     tests/fuzz/make_corpus.py          writes the seeds; files named regression-* are left alone
     tests/fuzz/make_corpus.py --check  exits 1 when a seed differs from what would be written
@@ -183,11 +183,37 @@ def json_seeds():
     return seeds
 
 
+# --- sequence state (docs/formats/seqstate.md); the fuzzer puts the checksum right ---
+
+def seq_state(n_tokens, computed, prompt=None, parts=(("kv", 0, 64), ("ring", 1, 64)), version=1, tokens=None):
+    blocks = -(-computed // 64)
+    at = 64 + 64 * len(parts) + 4 * n_tokens
+    at += -at % 64
+    table, data = b"", b""
+    for name, family, size in parts:
+        count = 1 if family else blocks
+        table += struct.pack("<32sIIQQQ", name.encode(), family, 0, size, count, at + len(data))
+        data += bytes(i % 251 for i in range(count * size))
+    ids = struct.pack(f"<{n_tokens}i", *(tokens or [i * 7 % 256 for i in range(n_tokens)]))
+    head = struct.pack("<8sIIQQQIIIIII", b"DMSEQST", version, 64, at + len(data) + 16, 1, 42, n_tokens,
+                       prompt or max(1, n_tokens - 3), computed, 0, len(parts), 0)
+    body = head + table + ids
+    return body.ljust(at, b"\0") + data + bytes(16)
+
+
+def seq_state_seeds():
+    return {
+        "decoding": seq_state(70, 69), "prefill": seq_state(200, 128, prompt=200), "block-end": seq_state(65, 64), "fresh": seq_state(1, 0),
+        "bad-id": seq_state(2, 1, tokens=[3, 256]), "version-2": seq_state(3, 2, version=2), "no-parts": seq_state(3, 2, parts=()),
+        "too-long": seq_state(257, 256), "other-layout": seq_state(3, 2, parts=(("kv", 0, 128), ("ring", 1, 64))), "empty": b"",
+    }
+
+
 def main():
     check = "--check" in sys.argv[1:]
     differing = 0
     for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds()), ("hf_folder", hf_folder_seeds()),
-                          ("json", json_seeds())):
+                          ("json", json_seeds()), ("seq_state", seq_state_seeds())):
         (CORPUS / folder).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             path = CORPUS / folder / name
