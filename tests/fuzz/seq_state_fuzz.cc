@@ -16,8 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                          1)
           .value();
   static const std::vector<BlockId> blocks = {BlockId{0}, BlockId{1}, BlockId{2}, BlockId{3}};
-  std::vector<std::byte> bytes(size);
-  std::memcpy(bytes.data(), data, size);
+  const auto* input = reinterpret_cast<const std::byte*>(data);
+  std::vector<std::byte> bytes(input, input + size);
   if (size >= 16) {
     const Hash128 hash = xxh3_128(std::span(bytes).first(size - 16));
     std::memcpy(bytes.data() + size - 16, &hash.low, 8);
