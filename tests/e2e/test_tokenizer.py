@@ -170,7 +170,7 @@ def test_ids_decode_to_the_text(model, documents):
     """But for what is lost by design: Qwen2 normalises, and SmolLM2 has no token for some bytes, which are left out."""
     name, data, path = model
     expected = [t.encode() for t in documents]
-    if data["normalizer"] is not None:
+    if "NFC" in json.dumps(data["normalizer"]):  # DeepSeek's is an empty sequence: nothing to undo
         published = tokenizers.normalizers.NFC()
         expected = [published.normalize_str(t).encode() for t in documents]
     missing = bytes(byte for byte, char in byte_alphabet().items() if char not in data["model"]["vocab"])
