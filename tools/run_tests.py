@@ -226,7 +226,7 @@ def main():
                               timeout=7200 if mode == "full" else 1500)
         if mode == "full":
             if have_model:
-                runner.stage("accuracy against float64", ["python3", "tests/golden/dense_float64.py", "--check", "build/release/bin/deepmint",
+                runner.stage("accuracy against float64", ["tools/check_accuracy.sh", "build/release/bin/deepmint",
                                                           "models/SmolLM2-135M-Instruct.Q4_1.gguf"])
             sanitizers(runner)
         return runner.finish(started)
