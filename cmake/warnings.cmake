@@ -6,7 +6,8 @@ target_compile_options(deepmint_flags INTERFACE
   -ffp-contract=off -fno-fast-math
   -fdiagnostics-color=auto)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  target_compile_options(deepmint_flags INTERFACE -Wthread-safety)
+  # libstdc++ 12's own std::stable_sort calls a function that it has marked deprecated; GCC keeps quiet about it, clang does not.
+  target_compile_options(deepmint_flags INTERFACE -Wthread-safety -Wno-deprecated-declarations)
 endif()
 if(DEEPMINT_SANITIZE)
   target_compile_options(deepmint_flags INTERFACE -fsanitize=${DEEPMINT_SANITIZE} -fno-sanitize-recover=all)
