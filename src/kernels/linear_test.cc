@@ -346,6 +346,27 @@ TEST(Pack, RefusesWhatItCannotRead) {
   EXPECT_FALSE(pack_stacked(DType::kF32, {}, 32, pool).has_value());
 }
 
+TEST(WeightMemory, PiecesAreZeroedAlignedAndOutliveEachOther) {
+  std::vector<WeightMemory> pieces;
+  for (const size_t bytes :
+       {size_t{1}, size_t{64}, size_t{100}, size_t{3} << 20, size_t{300} << 20, size_t{7}}) {
+    WeightMemory piece(bytes);
+    ASSERT_EQ(piece.size(), bytes);
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(piece.data()) % 64, 0u);
+    ASSERT_EQ(piece.data()[0], std::byte{0});
+    ASSERT_EQ(piece.data()[bytes - 1], std::byte{0});
+    piece.data()[0] = piece.data()[bytes - 1] = static_cast<std::byte>(pieces.size() + 1);
+    pieces.push_back(std::move(piece));
+  }
+  for (size_t i = 0; i < pieces.size(); i += 2)
+    pieces[i] = WeightMemory();  // their mappings stay for the others
+  for (size_t i = 1; i < pieces.size(); i += 2) {
+    EXPECT_EQ(pieces[i].data()[0], static_cast<std::byte>(i + 1));
+    EXPECT_EQ(pieces[i].data()[pieces[i].size() - 1], static_cast<std::byte>(i + 1));
+  }
+  EXPECT_EQ(WeightMemory(0).data(), nullptr);
+}
+
 class ActivationsTest : public testing::Test {
  protected:
   ~ActivationsTest() override { set_active_isa(before_); }
