@@ -10,7 +10,7 @@
 namespace deepmint::cli {
 namespace {
 
-constexpr int kWidth = 760, kLeft = 170, kRight = 150, kBar = 20, kGap = 9, kPanelHead = 44,
+constexpr int kWidth = 760, kLeft = 170, kRight = 180, kBar = 20, kGap = 9, kPanelHead = 44,
               kTop = 74;
 
 std::string escaped(std::string_view text) {
@@ -54,13 +54,12 @@ std::string_view panel_title(BenchRow::Kind kind) {
   return "";
 }
 
-// What limits the measurement: memory for decoding, arithmetic for prefill.
+// What limits the measurement most: memory or arithmetic.
 std::string share(const BenchReport& r, const BenchRow& row) {
-  if (row.kind == BenchRow::Kind::kPrefill)
-    return row.gflop_per_s > 0
-               ? fmt::format("{:.0f} % of {}", 100 * r.arithmetic_share(row), r.arithmetic)
-               : "";
-  return fmt::format("{:.0f} % of DRAM", 100 * r.dram_share(row));
+  const double memory = r.dram_share(row), arithmetic = r.arithmetic_share(row);
+  if (row.gflop_per_s > 0 && arithmetic > memory)
+    return fmt::format("{:.0f} % of {}", 100 * arithmetic, r.arithmetic);
+  return fmt::format("{:.0f} % of DRAM", 100 * memory);
 }
 
 }  // namespace
@@ -119,7 +118,7 @@ std::string bench_svg(const BenchReport& r) {
       escaped(r.machine), r.threads, escaped(r.isa), double(r.weight_bytes) / 1e6);
   out += body;
   out += fmt::format(
-      "<text x=\"20\" y=\"{}\" class=\"foot\">deepmint {} · medians of {} runs, whiskers from "
+      "<text x=\"20\" y=\"{}\" class=\"foot\">deepmint {} · medians of {} rounds, whiskers from "
       "lowest to highest · DRAM reads {:.1f} "
       "GB/s, {} {:.0f} G/s on this machine</text>\n</svg>\n",
       height - 14, escaped(r.version), r.runs, r.roofs.dram_read_gb_per_s, escaped(r.arithmetic),
