@@ -104,14 +104,20 @@ int combining_class(utf8proc_int32_t c) { return utf8proc_get_property(c)->combi
 // Canonical order: stable by combining class within each run of marks. utf8proc's own ordering is
 // quadratic in the run.
 void order_marks(std::vector<utf8proc_int32_t>& work) {
+  constexpr auto kInserted = 16;  // longer runs are sorted with memory of their own
   const auto is_mark = [](utf8proc_int32_t c) { return combining_class(c) != 0; };
+  const auto before = [](utf8proc_int32_t a, utf8proc_int32_t b) {
+    return combining_class(a) < combining_class(b);
+  };
   for (auto from = work.begin(); from != work.end();) {
     from = std::find_if(from, work.end(), is_mark);
     const auto to = std::find_if_not(from, work.end(), is_mark);
-    const auto before = [](utf8proc_int32_t a, utf8proc_int32_t b) {
-      return combining_class(a) < combining_class(b);
-    };
-    if (!std::is_sorted(from, to, before)) std::stable_sort(from, to, before);
+    if (to - from > kInserted) {
+      std::stable_sort(from, to, before);
+    } else {
+      for (auto at = from; at != to; ++at)
+        std::rotate(std::upper_bound(from, at, *at, before), at, at + 1);
+    }
     from = to;
   }
 }

@@ -214,8 +214,8 @@ TEST(Tokenizer, NormalisesTextAndControlText) {
 TEST(Tokenizer, EncodingAllocatesNothingOnceWarm) {
   std::string text;
   for (int i = 0; i < 200; ++i)
-    text += "the tokenizers of 中国 aaabca 12345 \n\n  e\u0301 😀 \xFF" + std::to_string(i) +
-            std::string(40, 'a') + "<|a|>";
+    text += "the tokenizers of 中国 aaabca 12345 \n\n  e\u0301 a\u0301\u0323 😀 \xFF" +
+            std::to_string(i) + std::string(40, 'a') + "<|a|>";
   for (Normalizer normalizer : {Normalizer::kNone, Normalizer::kNfc}) {
     for (std::optional<PreTokenizer> pre :
          {std::optional(PreTokenizer::kQwen2), std::optional(PreTokenizer::kDeepSeekV3),
