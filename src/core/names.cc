@@ -1,4 +1,4 @@
-#include "format/names.h"
+#include "core/names.h"
 
 #include <fmt/format.h>
 
