@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/names.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/token_table.h"
 #include "tokenizer/tokenizer_json.h"
@@ -50,16 +51,15 @@ constexpr std::array kFamilies = {
 Result<Family> family_of(const GgufFile& file) {
   DEEPMINT_TRY(model, file.string("tokenizer.ggml.model"));
   if (model != "gpt2")
-    return fail(
-        ErrorCode::kUnsupported,
-        fmt::format("tokenizer model \"{}\" is not supported, only byte-level BPE (\"gpt2\")",
-                    model),
-        "tokenizer.ggml.model");
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("tokenizer model {} is not supported, only byte-level BPE (\"gpt2\")",
+                            quote_name(model)),
+                "tokenizer.ggml.model");
   DEEPMINT_TRY(pre, file.string("tokenizer.ggml.pre"));
   for (const Family& family : kFamilies)
     if (family.name == pre) return family;
-  return fail(ErrorCode::kUnsupported, fmt::format("pre-tokenizer \"{}\" is not known", pre),
-              "tokenizer.ggml.pre");
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("pre-tokenizer {} is not known", quote_name(pre)), "tokenizer.ggml.pre");
 }
 
 Result<std::optional<TokenId>> optional_id(const GgufFile& file, std::string_view key,
@@ -92,8 +92,8 @@ Status read_merges(const GgufFile& file, const std::vector<std::string_view>& to
     if (left_id < 0 || right_id < 0)
       return fail(
           ErrorCode::kInvalidFile,
-          fmt::format("expected two tokens of the vocabulary with a space between, found \"{}\"",
-                      text),
+          fmt::format("expected two tokens of the vocabulary with a space between, found {}",
+                      quote_name(text)),
           fmt::format("tokenizer.ggml.merges[{}]", rank));
     spec.merges.emplace_back(left_id, right_id);
   }

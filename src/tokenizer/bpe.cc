@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "core/names.h"
 #include "tokenizer/byte_level.h"
 
 namespace deepmint {
@@ -133,10 +134,10 @@ Result<std::vector<TokenId>> Bpe::index_merges(const TokenTable& by_bytes) {
     const TokenId id = by_bytes.find(joined);
     if (id < 0) {
       if (controls.find(joined) >= 0) continue;
-      return fail(
-          ErrorCode::kInvalidFile,
-          fmt::format("its result \"{}\" is not in the vocabulary", byte_level::encode(joined)),
-          fmt::format("merge {}", rank));
+      return fail(ErrorCode::kInvalidFile,
+                  fmt::format("its result {} is not in the vocabulary",
+                              quote_name(byte_level::encode(joined))),
+                  fmt::format("merge {}", rank));
     }
     const uint64_t pair = pair_key(left, right);
     const size_t hash = pair_hash(pair);

@@ -102,9 +102,10 @@ size_t skip_plain(std::string_view text, size_t at) {
 int combining_class(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
 // Canonical order: stable by combining class within each run of marks. utf8proc's own ordering is
-// quadratic in the run.
+// quadratic in the run, so longer runs are counted into place.
 void order_marks(std::vector<utf8proc_int32_t>& work) {
-  constexpr auto kInserted = 16;  // longer runs are sorted with memory of their own
+  constexpr auto kInserted = 16;
+  thread_local std::vector<utf8proc_int32_t> sorted;
   const auto is_mark = [](utf8proc_int32_t c) { return combining_class(c) != 0; };
   const auto before = [](utf8proc_int32_t a, utf8proc_int32_t b) {
     return combining_class(a) < combining_class(b);
@@ -112,14 +113,21 @@ void order_marks(std::vector<utf8proc_int32_t>& work) {
   for (auto from = work.begin(); from != work.end();) {
     from = std::find_if(from, work.end(), is_mark);
     const auto to = std::find_if_not(from, work.end(), is_mark);
-    if (to - from > kInserted) {
-      std::stable_sort(from, to, before);
-    } else {
+    if (to - from <= kInserted) {
       for (auto at = from; at != to; ++at)
         std::rotate(std::upper_bound(from, at, *at, before), at, at + 1);
+    } else {
+      std::array<size_t, 257> place{};  // of the next mark of each class
+      for (auto at = from; at != to; ++at) ++place[static_cast<size_t>(combining_class(*at)) + 1];
+      for (size_t c = 1; c < place.size(); ++c) place[c] += place[c - 1];
+      sorted.resize(static_cast<size_t>(to - from));
+      for (auto at = from; at != to; ++at)
+        sorted[place[static_cast<size_t>(combining_class(*at))]++] = *at;
+      std::copy(sorted.begin(), sorted.end(), from);
     }
     from = to;
   }
+  if (sorted.capacity() > kKeptCodePoints) std::vector<utf8proc_int32_t>().swap(sorted);
 }
 
 void append_normalized(std::string_view stretch, std::string& out) {

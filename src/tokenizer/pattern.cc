@@ -7,6 +7,7 @@
 #include <cctype>
 #include <charconv>
 
+#include "core/names.h"
 #include "core/utf8.h"
 #include "tokenizer/unicode.h"
 
@@ -96,7 +97,8 @@ struct Translator {
   std::string out;
 
   tl::unexpected<Error> unsupported(std::string_view what, size_t offset) const {
-    return fail(ErrorCode::kUnsupported, fmt::format("pattern construct {} is not supported", what),
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("pattern construct {} is not supported", printable(what.substr(0, 80))),
                 fmt::format("offset {}", offset));
   }
 

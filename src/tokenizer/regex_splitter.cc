@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/names.h"
 #include "tokenizer/pattern.h"
 #include "tokenizer/unicode.h"
 
@@ -85,7 +86,7 @@ Result<RegexSplitter> RegexSplitter::compile(std::string_view pattern) {
     std::array<PCRE2_UCHAR, 256> text{};
     pcre2_get_error_message(error, text.data(), text.size());
     return fail(ErrorCode::kInvalidFile,
-                fmt::format("pattern \"{}\": {} at offset {}", translated,
+                fmt::format("pattern {}: {} at offset {}", quote_name(translated),
                             reinterpret_cast<const char*>(text.data()), offset));
   }
   // Without JIT support pcre2_match() interprets: slower, same matches.

@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/hash.h"
+#include "core/names.h"
 #include "core/utf8.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
@@ -76,7 +77,7 @@ Status check_spec(const TokenizerSpec& spec) {
     return fail(ErrorCode::kTooLarge,
                 fmt::format("{} merges, at most {} are supported", spec.merges.size(), kMaxVocab));
   for (const auto& added : spec.added) {
-    DEEPMINT_CHECK_OK(check_id(added.id, n, fmt::format("added token \"{}\"", added.text)));
+    DEEPMINT_CHECK_OK(check_id(added.id, n, fmt::format("added token {}", quote_name(added.text))));
     if (added.text.empty())
       return fail(ErrorCode::kInvalidFile, "its text is empty",
                   fmt::format("added token {}", added.id));

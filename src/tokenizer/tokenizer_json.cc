@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/mapped_file.h"
+#include "core/names.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/pattern.h"
 #include "tokenizer/token_table.h"
@@ -33,12 +34,13 @@ tl::unexpected<Error> unsupported(std::string_view field, std::string_view what)
 
 bool is_null(const json::Value* v) { return v == nullptr || v->is_null(); }
 
-Result<std::string> string_at(const json::Value& object, std::string_view key,
-                              std::string_view field) {
+// A view into the document.
+Result<std::string_view> string_at(const json::Value& object, std::string_view key,
+                                   std::string_view field) {
   const json::Value* v = object.find(key);
   if (v == nullptr || !v->is_string())
     return wrong(fmt::format("{}.{}", field, key), "a string", v);
-  return v->as_string();
+  return std::string_view(v->as_string());
 }
 
 Result<bool> bool_or(const json::Value& object, std::string_view key, bool fallback,
@@ -85,7 +87,7 @@ Status read_normalizer(const json::Value* v, TokenizerSpec& spec, std::string_vi
       DEEPMINT_CHECK_OK(read_normalizer(&item, spec, field, depth + 1));
     return {};
   }
-  return unsupported(field, fmt::format("normalizer \"{}\"", type));
+  return unsupported(field, fmt::format("normalizer {}", quote_name(type)));
 }
 
 struct PreTokenizerReader {
@@ -96,7 +98,7 @@ struct PreTokenizerReader {
   Status read(const json::Value* v, std::string_view field, int depth = 0) {
     if (is_null(v)) return {};
     DEEPMINT_TRY(type, string_at(*v, "type", field));
-    if (byte_level) return unsupported(field, fmt::format("\"{}\" after ByteLevel", type));
+    if (byte_level) return unsupported(field, fmt::format("{} after ByteLevel", quote_name(type)));
     if (type == "Sequence" && depth < 8) {
       const json::Value* list = v->find("pretokenizers");
       if (list == nullptr || !list->is_array())
@@ -113,7 +115,7 @@ struct PreTokenizerReader {
       patterns.emplace_back(individual ? "\\p{N}" : "\\p{N}+");
       return {};
     }
-    return unsupported(field, fmt::format("pre-tokenizer \"{}\"", type));
+    return unsupported(field, fmt::format("pre-tokenizer {}", quote_name(type)));
   }
 
   Status read_byte_level(const json::Value& v, std::string_view field) {
@@ -143,18 +145,19 @@ struct PreTokenizerReader {
       keeps_matches_only = true;
       return {};
     }
-    return unsupported(field,
-                       fmt::format("Split behavior \"{}\"{}", behavior, invert ? " inverted" : ""));
+    return unsupported(
+        field, fmt::format("Split behavior {}{}", quote_name(behavior), invert ? " inverted" : ""));
   }
 
   Status finish(const json::Value* v, TokenizerSpec& spec) {
     if (!byte_level) {
       const json::Value* type = is_null(v) ? nullptr : v->find("type");
-      return unsupported(
-          "pre_tokenizer",
+      return fail(
+          ErrorCode::kUnsupported,
           fmt::format(
-              "{} without ByteLevel (only byte-level BPE is supported), which",
-              type == nullptr || !type->is_string() ? "none" : "\"" + type->as_string() + "\""));
+              "expected a byte-level pre-tokenizer (ByteLevel last), found {}",
+              type == nullptr || !type->is_string() ? "none" : quote_name(type->as_string())),
+          "pre_tokenizer");
     }
     spec.pre = recognize_patterns(patterns);
     // These leave nothing between matches, so that dropping the gaps changes nothing.
@@ -178,7 +181,7 @@ Status read_added(const json::Value& root, TokenizerSpec& spec) {
     DEEPMINT_TRY(id, id_of(v.find("id"), field + ".id"));
     DEEPMINT_TRY(text, string_at(v, "content", field));
     added.id = id;
-    added.text = std::move(text);
+    added.text = text;
     for (const auto& [key, flag] : {std::pair{"special", &added.special},
                                     {"normalized", &added.normalized},
                                     {"lstrip", &added.lstrip},
@@ -222,7 +225,8 @@ Status read_vocab(const json::Value& model, TokenizerSpec& spec) {
                   "model.vocab");
     if (!slot.empty())
       return fail(ErrorCode::kInvalidFile,
-                  fmt::format("id {} belongs to both \"{}\" and \"{}\"", ids[i], slot, token),
+                  fmt::format("id {} belongs to both {} and {}", ids[i], quote_name(slot),
+                              quote_name(token)),
                   "model.vocab");
     slot = token;
   }
@@ -241,9 +245,10 @@ Status read_merges(const json::Value& model, const TokenTable& spelled, Tokenize
       const std::string_view text = v.as_string();
       const size_t space = text.find(' ');
       if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos)
-        return fail(ErrorCode::kInvalidFile,
-                    fmt::format("expected two tokens with one space between, found \"{}\"", text),
-                    fmt::format("model.merges[{}]", rank));
+        return fail(
+            ErrorCode::kInvalidFile,
+            fmt::format("expected two tokens with one space between, found {}", quote_name(text)),
+            fmt::format("model.merges[{}]", rank));
       left = text.substr(0, space);
       right = text.substr(space + 1);
     } else if (v.is_array() && v.items().size() == 2 && v.items()[0].is_string() &&
@@ -256,9 +261,10 @@ Status read_merges(const json::Value& model, const TokenTable& spelled, Tokenize
     }
     const TokenId left_id = spelled.find(left), right_id = spelled.find(right);
     if (left_id < 0 || right_id < 0)
-      return fail(ErrorCode::kInvalidFile,
-                  fmt::format("\"{}\" is not in the vocabulary", left_id < 0 ? left : right),
-                  fmt::format("model.merges[{}]", rank));
+      return fail(
+          ErrorCode::kInvalidFile,
+          fmt::format("{} is not in the vocabulary", quote_name(left_id < 0 ? left : right)),
+          fmt::format("model.merges[{}]", rank));
     spec.merges.emplace_back(left_id, right_id);
   }
   return {};
@@ -273,7 +279,7 @@ Status read_model(const json::Value& root, TokenizerSpec& spec) {
                                     ? std::string_view(type->as_string())
                                 : model->find("merges") != nullptr ? "BPE"
                                                                    : "none";
-  if (name != "BPE") return unsupported("model.type", fmt::format("\"{}\"", name));
+  if (name != "BPE") return unsupported("model.type", quote_name(name));
   for (std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"})
     if (const json::Value* v = model->find(key);
         !is_null(v) && !(v->is_string() && v->as_string().empty()))

@@ -157,9 +157,9 @@ TEST(TokenizerJson, WhatIsNotSupportedIsNamed) {
            R"(,"normalizer":{"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"Lowercase"}]})"),
        "\"Lowercase\""},
       {document(R"({"type":"Metaspace","replacement":"▁"})"), "\"Metaspace\""},
-      {document(""), "without ByteLevel"},
+      {document(""), "expected a byte-level pre-tokenizer"},
       {document(R"({"type":"Split","pattern":{"Regex":"a"},"behavior":"Isolated"})"),
-       "without ByteLevel"},
+       "expected a byte-level pre-tokenizer"},
       {document(R"({"type":"ByteLevel","add_prefix_space":true})"), "add_prefix_space"},
       {document(R"({"type":"Sequence","pretokenizers":[)" + std::string(kByteLevel) +
                 R"(,{"type":"Digits"}]})"),
