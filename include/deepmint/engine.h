@@ -1,12 +1,16 @@
-// The boundary between inference and everything above it. An Engine is loaded weights, a scheduler and caches; a Ticket
-// is one request's timeline. The caller always hands over the whole token prefix and the engine decides what to reuse.
-// Nobody above this header sees a tensor, nobody below it sees text or JSON.
+// The boundary between inference and everything above it. An Engine is loaded weights, a scheduler
+// and caches; a Ticket is one request's timeline. The caller always hands over the whole token
+// prefix and the engine decides what to reuse. Nobody above this header sees a tensor, nobody below
+// it sees text or JSON.
 //
-//   auto ticket = engine->submit({.tokens = ids, .sampling = p, .max_tokens = 100, .stop_ids = {eos}}, sink);
-//   ...                       // sink->on_token(...) per token, then sink->on_finish(...) exactly once
-//   ticket->cancel();         // from any thread, any number of times; on_finish follows within one step
+//   auto ticket = engine->submit({.tokens = ids, .sampling = p, .max_tokens = 100, .stop_ids =
+//   {eos}}, sink);
+//   ...                       // sink->on_token(...) per token, then sink->on_finish(...) exactly
+//   once ticket->cancel();         // from any thread, any number of times; on_finish follows
+//   within one step
 //
-// Threads: every method may be called from any thread. Sinks are called on the engine's thread and must not block.
+// Threads: every method may be called from any thread. Sinks are called on the engine's thread and
+// must not block.
 #pragma once
 
 #include <chrono>
@@ -25,28 +29,31 @@ namespace deepmint {
 
 enum class RequestClass : uint8_t { kInteractive, kAgent, kBatch };
 
-// Restricts what may be sampled next, token by token: grammars and forced prefixes. One object per request; the engine calls it on
-// its own thread, allowed() and then accept() for each token in order.
+// Restricts what may be sampled next, token by token: grammars and forced prefixes. One object per
+// request; the engine calls it on its own thread, allowed() and then accept() for each token in
+// order.
 class TokenMask {
  public:
   virtual ~TokenMask() = default;
-  // Bit (id % 32) of word id / 32 set = id may come next; [ceil(vocab / 32)] words, or none for "everything". Valid until the next call.
-  // A mask with no bit set ends the request with kError.
+  // Bit (id % 32) of word id / 32 set = id may come next; [ceil(vocab / 32)] words, or none for
+  // "everything". Valid until the next call. A mask with no bit set ends the request with kError.
   virtual std::span<const uint32_t> allowed() = 0;
   virtual void accept(TokenId id) = 0;  // this id was sampled; allowed() has permitted it
 };
 
 struct GenerationRequest {
-  std::vector<TokenId> tokens;         // the whole prompt, at least one id
+  std::vector<TokenId> tokens;  // the whole prompt, at least one id
   SamplingParams sampling;
-  int32_t max_tokens = -1;             // new tokens; -1 = what is left of the context; 0 = prefill only
-  std::vector<TokenId> stop_ids;       // generation ends after sampling one of these (it is reported as a token event)
-  bool want_prompt_logits = false;     // on_prompt_logits for every prompt position (scoring)
+  int32_t max_tokens = -1;  // new tokens; -1 = what is left of the context; 0 = prefill only
+  std::vector<TokenId>
+      stop_ids;  // generation ends after sampling one of these (it is reported as a token event)
+  bool want_prompt_logits = false;  // on_prompt_logits for every prompt position (scoring)
   RequestClass request_class = RequestClass::kInteractive;
   std::optional<std::chrono::steady_clock::time_point> deadline;
-  std::string cache_salt;              // isolates cached prefixes between tenants
-  int32_t choice = 0;                  // index of this timeline among the n of one API request (random stream word c3)
-  std::shared_ptr<TokenMask> mask;     // null: none
+  std::string cache_salt;  // isolates cached prefixes between tenants
+  int32_t choice =
+      0;  // index of this timeline among the n of one API request (random stream word c3)
+  std::shared_ptr<TokenMask> mask;  // null: none
 };
 
 struct TopLogprob {
@@ -56,10 +63,10 @@ struct TopLogprob {
 
 struct TokenEvent {
   TokenId id;
-  int32_t choice;                      // GenerationRequest::choice
-  int32_t position;                    // index of this token in the whole sequence, prompt included
-  float logprob;                       // NaN when not asked for
-  std::span<const TopLogprob> top;     // best first; valid during the call only
+  int32_t choice;                   // GenerationRequest::choice
+  int32_t position;                 // index of this token in the whole sequence, prompt included
+  float logprob;                    // NaN when not asked for
+  std::span<const TopLogprob> top;  // best first; valid during the call only
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kError };
@@ -67,7 +74,7 @@ std::string_view to_string(FinishReason reason);
 
 struct Usage {
   int32_t prompt_tokens = 0;
-  int32_t cached_tokens = 0;           // prompt tokens whose global state was reused
+  int32_t cached_tokens = 0;  // prompt tokens whose global state was reused
   int32_t output_tokens = 0;
 };
 
@@ -75,17 +82,23 @@ struct FinishEvent {
   FinishReason reason = FinishReason::kStop;
   int32_t choice = 0;
   Usage usage;
-  uint64_t seed = 0;                   // the seed in force: the caller's, or the one drawn at admission
-  std::optional<Error> error;          // set with kError
+  uint64_t seed = 0;           // the seed in force: the caller's, or the one drawn at admission
+  std::optional<Error> error;  // set with kError
 };
 
-// Where a request's events go. All calls come from one thread, in order; on_finish is the last and comes exactly once.
+// Where a request's events go. All calls come from one thread, in order; on_finish is the last and
+// comes exactly once.
 class EventSink {
  public:
   virtual ~EventSink() = default;
-  virtual void on_prefill(int32_t done, int32_t total) { (void)done, (void)total; }  // after each prefill chunk
-  // logits of the token that follows prompt position `position`; [vocab], valid during the call only.
-  virtual void on_prompt_logits(int32_t position, std::span<const float> logits) { (void)position, (void)logits; }
+  virtual void on_prefill(int32_t done, int32_t total) {
+    (void)done, (void)total;
+  }  // after each prefill chunk
+  // logits of the token that follows prompt position `position`; [vocab], valid during the call
+  // only.
+  virtual void on_prompt_logits(int32_t position, std::span<const float> logits) {
+    (void)position, (void)logits;
+  }
   virtual void on_token(const TokenEvent& event) = 0;
   virtual void on_finish(const FinishEvent& event) = 0;
 };
@@ -99,13 +112,13 @@ class Ticket {
 };
 
 struct EngineInfo {
-  std::string model_name;              // file or folder name
-  std::string architecture;            // "llama", "qwen2", "qwen3", "deepseek_v41"
+  std::string model_name;    // file or folder name
+  std::string architecture;  // "llama", "qwen2", "qwen3", "deepseek_v41"
   int64_t vocab_size = 0;
-  int32_t context_tokens = 0;          // largest prompt + output that one request may have
-  int32_t max_running = 0;             // sequences stepped together
-  int64_t kv_bytes = 0;                // memory set aside for sequence state
-  std::string isa;                     // instruction-set class, part of "build" in the one-answer contract
+  int32_t context_tokens = 0;  // largest prompt + output that one request may have
+  int32_t max_running = 0;     // sequences stepped together
+  int64_t kv_bytes = 0;        // memory set aside for sequence state
+  std::string isa;             // instruction-set class, part of "build" in the one-answer contract
   int32_t threads = 0;
 };
 
@@ -121,15 +134,17 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Validates and queues. Errors: kInvalidArgument (bad parameter or id), kTooLarge (prompt longer than the context, or
-  // needs more state than the whole pool holds), kResourceExhausted (waiting queue full), kUnavailable (stopping).
-  // On error the sink is never called.
-  virtual Result<std::shared_ptr<Ticket>> submit(GenerationRequest request, std::shared_ptr<EventSink> sink) = 0;
+  // Validates and queues. Errors: kInvalidArgument (bad parameter or id), kTooLarge (prompt longer
+  // than the context, or needs more state than the whole pool holds), kResourceExhausted (waiting
+  // queue full), kUnavailable (stopping). On error the sink is never called.
+  virtual Result<std::shared_ptr<Ticket>> submit(GenerationRequest request,
+                                                 std::shared_ptr<EventSink> sink) = 0;
 
   virtual const EngineInfo& info() const = 0;
   virtual EngineStats stats() const = 0;
 
-  // Stops admitting; running requests finish, or are cancelled at the deadline. Returns when the engine is idle.
+  // Stops admitting; running requests finish, or are cancelled at the deadline. Returns when the
+  // engine is idle.
   virtual void drain(std::chrono::milliseconds deadline) = 0;
 };
 

@@ -17,23 +17,24 @@
 namespace deepmint {
 
 struct SamplingParams {
-  float temperature = 1.0f;         // 0 = greedy; finite, >= 0
-  int32_t top_k = 0;                // <= 0 or >= vocabulary: off
-  double top_p = 1.0;               // >= 1: off; finite, > 0
-  float min_p = 0.0f;               // 0: off; in [0, 1]
-  float repetition_penalty = 1.0f;  // > 0, finite; prompt and output ids
-  float frequency_penalty = 0.0f;   // finite; output ids, times count
-  float presence_penalty = 0.0f;    // finite; output ids
+  float temperature = 1.0f;                           // 0 = greedy; finite, >= 0
+  int32_t top_k = 0;                                  // <= 0 or >= vocabulary: off
+  double top_p = 1.0;                                 // >= 1: off; finite, > 0
+  float min_p = 0.0f;                                 // 0: off; in [0, 1]
+  float repetition_penalty = 1.0f;                    // > 0, finite; prompt and output ids
+  float frequency_penalty = 0.0f;                     // finite; output ids, times count
+  float presence_penalty = 0.0f;                      // finite; output ids
   std::vector<std::pair<TokenId, float>> logit_bias;  // added; ids unique
   std::vector<TokenId> allowed_ids;                   // empty: all
   std::vector<TokenId> banned_ids;
-  int32_t min_tokens = 0;                             // end tokens are masked while the output is shorter
+  int32_t min_tokens = 0;  // end tokens are masked while the output is shorter
   std::optional<uint64_t> seed;
 
-  int32_t top_logprobs = -1;        // -1: none; 0: the token's own; n: also the n best, at most 20
-  bool raw_logprobs = true;         // true: of the model's logits; false: after the whole pipeline
+  int32_t top_logprobs = -1;  // -1: none; 0: the token's own; n: also the n best, at most 20
+  bool raw_logprobs = true;   // true: of the model's logits; false: after the whole pipeline
 
-  // Every value in range and every id inside [0, vocab_size), else kInvalidArgument naming the field.
+  // Every value in range and every id inside [0, vocab_size), else kInvalidArgument naming the
+  // field.
   Status validate(int64_t vocab_size) const;
 };
 

@@ -13,7 +13,8 @@ enum class SlotId : std::uint32_t {};   // index of a sequence's private state i
 inline constexpr BlockId kNoBlock{0xffffffffu};
 inline constexpr SlotId kNoSlot{0xffffffffu};
 
-// Positions per cache block: the unit of prefix identity, of K/V pages and of transfer (spec/serving.md 3.2).
+// Positions per cache block: the unit of prefix identity, of K/V pages and of transfer
+// (spec/serving.md 3.2).
 inline constexpr int kBlockTokens = 64;
 
 }  // namespace deepmint

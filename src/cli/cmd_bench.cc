@@ -62,8 +62,8 @@ class BenchCommand : public Command {
   Result<BenchPlan> plan() const;
 
   std::string model_;
-  std::string rows_ = "1,2,4,8,16", contexts_ = "256,1024,4096", prefill_ = "512",
-              tokens_ = "64", runs_ = "3", temperature_ = "0";
+  std::string rows_ = "1,2,4,8,16", contexts_ = "256,1024,4096", prefill_ = "512", tokens_ = "64",
+              runs_ = "3", temperature_ = "0";
   std::optional<std::string> svg_;
   bool json_ = false, csv_ = false;
 };

@@ -11,14 +11,16 @@ namespace deepmint {
 
 inline constexpr size_t kCacheLine = 64;
 
-// Zero-initialised unless made with uninitialized(). T is trivially copyable. Large buffers ask for huge pages.
+// Zero-initialised unless made with uninitialized(). T is trivially copyable. Large buffers ask for
+// huge pages.
 template <class T>
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(size_t count) : AlignedBuffer(count, true) {}
   static AlignedBuffer uninitialized(size_t count) { return AlignedBuffer(count, false); }
-  AlignedBuffer(AlignedBuffer&& o) noexcept : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
+  AlignedBuffer(AlignedBuffer&& o) noexcept
+      : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
   AlignedBuffer& operator=(AlignedBuffer&& o) noexcept {
     std::swap(data_, o.data_);
     std::swap(size_, o.size_);

@@ -1,4 +1,5 @@
-// Our own mistakes. Neither macro may be reachable from user input: that is a bug in the validator above it.
+// Our own mistakes. Neither macro may be reachable from user input: that is a bug in the validator
+// above it.
 #pragma once
 
 namespace deepmint::internal {
@@ -6,9 +7,10 @@ namespace deepmint::internal {
 }
 
 // Always on, cheap conditions only.
-#define DEEPMINT_CHECK(condition)                                                  \
-  (static_cast<bool>(condition) ? static_cast<void>(0)                             \
-                                : ::deepmint::internal::check_failed(__FILE__, __LINE__, #condition))
+#define DEEPMINT_CHECK(condition) \
+  (static_cast<bool>(condition)   \
+       ? static_cast<void>(0)     \
+       : ::deepmint::internal::check_failed(__FILE__, __LINE__, #condition))
 #ifdef NDEBUG
 #define DEEPMINT_DCHECK(condition) static_cast<void>(sizeof(static_cast<bool>(condition)))
 #else

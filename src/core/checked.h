@@ -1,4 +1,5 @@
-// Arithmetic on sizes that come from files. Every multiplication or addition of such sizes goes through here.
+// Arithmetic on sizes that come from files. Every multiplication or addition of such sizes goes
+// through here.
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,8 @@ TEST(CpuIsa, ForcedNamesAreChecked) {
 }
 
 TEST(Hash, KnownAnswers) {
-  EXPECT_EQ(hex(sha256(as_byte_span("abc"))), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(hex(sha256(as_byte_span("abc"))),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(xxh3_64(as_byte_span("")), 0x2d06800538d394c2ull);
 }
 

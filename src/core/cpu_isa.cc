@@ -12,13 +12,15 @@
 namespace deepmint {
 namespace {
 
-constexpr std::array<std::string_view, 5> kNames = {"x86-64", "avx2", "avx512", "avx512vnni", "avx512bf16"};
+constexpr std::array<std::string_view, 5> kNames = {"x86-64", "avx2", "avx512", "avx512vnni",
+                                                    "avx512bf16"};
 
 Isa detect() {
   // libgcc's probes also ask the operating system (XGETBV) whether it saves the wide registers.
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-                    __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+                    __builtin_cpu_supports("popcnt");
   if (!avx2) return Isa::kX86_64;
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
@@ -36,9 +38,12 @@ std::string_view to_string(Isa isa) { return kNames[static_cast<size_t>(isa)]; }
 
 std::string_view isa_class(Isa isa) {
   switch (isa) {
-    case Isa::kX86_64: return "x86-64";
-    case Isa::kAvx512Bf16: return "avx512bf16";
-    default: return "fma";
+    case Isa::kX86_64:
+      return "x86-64";
+    case Isa::kAvx512Bf16:
+      return "avx512bf16";
+    default:
+      return "fma";
   }
 }
 
@@ -59,14 +64,16 @@ Result<Isa> resolve_isa(std::optional<std::string_view> forced) {
     if (kNames[i] != *forced) continue;
     const Isa isa = static_cast<Isa>(i);
     if (isa > detected_isa())
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("expected an instruction set of this machine ({} or lower), found \"{}\"",
-                              to_string(detected_isa()), *forced),
-                  "DEEPMINT_CPU_ISA");
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("expected an instruction set of this machine ({} or lower), found \"{}\"",
+                      to_string(detected_isa()), *forced),
+          "DEEPMINT_CPU_ISA");
     return isa;
   }
   return fail(ErrorCode::kInvalidArgument,
-              fmt::format("expected one of {}, found \"{}\"", fmt::join(kNames, ", "), *forced), "DEEPMINT_CPU_ISA");
+              fmt::format("expected one of {}, found \"{}\"", fmt::join(kNames, ", "), *forced),
+              "DEEPMINT_CPU_ISA");
 }
 
 Status init_active_isa() {
@@ -77,7 +84,8 @@ Status init_active_isa() {
 }
 
 Isa active_isa() {
-  if (const int isa = g_active.load(std::memory_order_relaxed); isa >= 0) return static_cast<Isa>(isa);
+  if (const int isa = g_active.load(std::memory_order_relaxed); isa >= 0)
+    return static_cast<Isa>(isa);
   if (auto ok = init_active_isa(); !ok) {
     std::fprintf(stderr, "deepmint: %s\n", ok.error().str().c_str());
     std::exit(2);

@@ -17,7 +17,8 @@ std::vector<std::pair<std::string, std::string>> env_with_prefix(std::string_vie
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const size_t equals = text.find('=');
-    if (equals == std::string_view::npos || !text.starts_with(prefix) || equals + 1 == text.size()) continue;
+    if (equals == std::string_view::npos || !text.starts_with(prefix) || equals + 1 == text.size())
+      continue;
     out.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
   std::sort(out.begin(), out.end());

@@ -10,6 +10,7 @@
 namespace deepmint {
 std::optional<std::string> env(const char* name);  // nullopt when unset or empty
 
-// Every variable whose name begins with `prefix` and whose value is not empty, in the order of their names.
+// Every variable whose name begins with `prefix` and whose value is not empty, in the order of
+// their names.
 std::vector<std::pair<std::string, std::string>> env_with_prefix(std::string_view prefix);
-}
+}  // namespace deepmint

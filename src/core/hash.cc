@@ -16,7 +16,8 @@ Hash128 xxh3_128(std::span<const std::byte> bytes, uint64_t seed) {
 
 std::array<std::byte, 32> sha256(std::span<const std::byte> bytes) {
   std::array<std::byte, 32> out;
-  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), reinterpret_cast<unsigned char*>(out.data()));
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
+         reinterpret_cast<unsigned char*>(out.data()));
   return out;
 }
 

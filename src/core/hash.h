@@ -1,4 +1,5 @@
-// Hashes behind one door: XXH3 for identity inside the process and for damage; SHA-256 where someone might want to collide.
+// Hashes behind one door: XXH3 for identity inside the process and for damage; SHA-256 where
+// someone might want to collide.
 #pragma once
 
 #include <array>

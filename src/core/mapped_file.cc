@@ -16,7 +16,8 @@ namespace {
 
 constexpr size_t kPage = 4096;
 
-void advise(const std::byte* data, size_t size, size_t offset, size_t length, int advice, bool shrink) {
+void advise(const std::byte* data, size_t size, size_t offset, size_t length, int advice,
+            bool shrink) {
   if (data == nullptr || offset >= size) return;
   length = std::min(length, size - offset);
   size_t begin = offset, end = offset + length;
@@ -37,12 +38,14 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   if (fd < 0) {
     const int e = errno;
     return fail(e == ENOENT || e == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kInvalidFile,
-                fmt::format("expected a readable file, found: {}", std::strerror(e)), path.string());
+                fmt::format("expected a readable file, found: {}", std::strerror(e)),
+                path.string());
   }
-  struct stat st {};
+  struct stat st{};
   if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
     ::close(fd);
-    return fail(ErrorCode::kInvalidFile, "expected a regular file, found something else", path.string());
+    return fail(ErrorCode::kInvalidFile, "expected a regular file, found something else",
+                path.string());
   }
   MappedFile file;
   file.path_ = path;
@@ -52,7 +55,8 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
     const int e = errno;
     ::close(fd);
     if (p == MAP_FAILED)
-      return fail(ErrorCode::kUnavailable, fmt::format("mapping {} bytes failed: {}", file.size_, std::strerror(e)),
+      return fail(ErrorCode::kUnavailable,
+                  fmt::format("mapping {} bytes failed: {}", file.size_, std::strerror(e)),
                   path.string());
     file.data_ = static_cast<const std::byte*>(p);
   } else {
@@ -62,7 +66,9 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), path_(std::move(other.path_)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      path_(std::move(other.path_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);

@@ -1,4 +1,5 @@
-// A read-only memory-mapped file. Move-only; unmapped on destruction. Safe to read from many threads.
+// A read-only memory-mapped file. Move-only; unmapped on destruction. Safe to read from many
+// threads.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,8 @@ namespace deepmint {
 
 class MappedFile {
  public:
-  // Errors: kNotFound, kInvalidFile (not a regular file), kUnavailable (mapping failed). An empty file maps to an empty span.
+  // Errors: kNotFound, kInvalidFile (not a regular file), kUnavailable (mapping failed). An empty
+  // file maps to an empty span.
   static Result<MappedFile> open(const std::filesystem::path& path);
 
   MappedFile() = default;
@@ -26,7 +28,8 @@ class MappedFile {
 
   // Advice to the kernel about a byte range; out-of-range parts are ignored.
   void will_need(size_t offset, size_t length) const;
-  void dont_need(size_t offset, size_t length) const;  // drops resident pages; they read back from the file
+  void dont_need(size_t offset,
+                 size_t length) const;  // drops resident pages; they read back from the file
   void random_access(size_t offset, size_t length) const;
 
  private:

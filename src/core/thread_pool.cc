@@ -15,13 +15,15 @@
 namespace deepmint {
 namespace {
 
-// About 20 µs of spinning at 3 GHz: longer than the serial gaps inside one forward step, short enough to be idle between steps.
+// About 20 µs of spinning at 3 GHz: longer than the serial gaps inside one forward step, short
+// enough to be idle between steps.
 constexpr int kSpins = 500;
 
 }  // namespace
 
 struct ThreadPool::Impl {
-  // One run is described by the fields below; `epoch` publishes them. Workers answer through `pending`.
+  // One run is described by the fields below; `epoch` publishes them. Workers answer through
+  // `pending`.
   alignas(64) std::atomic<uint32_t> epoch{0};
   alignas(64) std::atomic<size_t> next{0};
   alignas(64) std::atomic<int> pending{0};

@@ -1,10 +1,11 @@
-// A fixed set of threads for kernels. Work is split by output, never inside a reduction, so results do not depend on the
-// number of threads or on who computes what.
+// A fixed set of threads for kernels. Work is split by output, never inside a reduction, so results
+// do not depend on the number of threads or on who computes what.
 //
 //   ThreadPool pool(2);
 //   pool.run(n_tiles, [&](size_t begin, size_t end, int worker) { ... });
 //
-// One caller at a time. The caller takes part as worker 0. Between runs workers spin briefly, then sleep. No allocation per run.
+// One caller at a time. The caller takes part as worker 0. Between runs workers spin briefly, then
+// sleep. No allocation per run.
 #pragma once
 
 #include <cstddef>
@@ -22,13 +23,18 @@ class ThreadPool {
 
   int size() const { return n_threads_; }
 
-  // Calls body(begin, end, worker) over disjoint ranges that cover [0, count), on all threads; returns when all are done.
-  // `grain` items are handed out at a time (0 = one equal share per thread). body must not throw.
+  // Calls body(begin, end, worker) over disjoint ranges that cover [0, count), on all threads;
+  // returns when all are done. `grain` items are handed out at a time (0 = one equal share per
+  // thread). body must not throw.
   template <class Body>
   void run(size_t count, Body&& body, size_t grain = 0) {
     using B = std::remove_reference_t<Body>;
-    run_erased(count, grain, [](void* b, size_t begin, size_t end, int worker) { (*static_cast<B*>(b))(begin, end, worker); },
-               const_cast<void*>(static_cast<const void*>(&body)));
+    run_erased(
+        count, grain,
+        [](void* b, size_t begin, size_t end, int worker) {
+          (*static_cast<B*>(b))(begin, end, worker);
+        },
+        const_cast<void*>(static_cast<const void*>(&body)));
   }
 
  private:

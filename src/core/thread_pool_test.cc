@@ -15,10 +15,13 @@ TEST(ThreadPool, CoversEveryItemOnce) {
       for (const size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{64}, size_t{1001}}) {
         for (const size_t grain : {size_t{0}, size_t{1}, size_t{10}}) {
           std::vector<std::atomic<int>> seen(count);
-          pool.run(count, [&](size_t begin, size_t end, int worker) {
-            ASSERT_LT(worker, threads);
-            for (size_t i = begin; i < end; ++i) seen[i]++;
-          }, grain);
+          pool.run(
+              count,
+              [&](size_t begin, size_t end, int worker) {
+                ASSERT_LT(worker, threads);
+                for (size_t i = begin; i < end; ++i) seen[i]++;
+              },
+              grain);
           for (const auto& s : seen) ASSERT_EQ(s.load(), 1);
         }
       }
@@ -26,9 +29,7 @@ TEST(ThreadPool, CoversEveryItemOnce) {
   }
 }
 
-TEST(ThreadPool, PhysicalCoresIsSane) {
-  EXPECT_GE(physical_cores(), 1);
-}
+TEST(ThreadPool, PhysicalCoresIsSane) { EXPECT_GE(physical_cores(), 1); }
 
 }  // namespace
 }  // namespace deepmint

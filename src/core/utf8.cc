@@ -22,7 +22,8 @@ Lead lead_of(unsigned char b) {
   return {0, 0, 0};
 }
 
-// Bytes of s[at..] that form the longest prefix of a valid sequence; `complete` when that is a whole sequence.
+// Bytes of s[at..] that form the longest prefix of a valid sequence; `complete` when that is a
+// whole sequence.
 size_t scan(std::string_view s, size_t at, bool& complete) {
   const Lead lead = lead_of(static_cast<unsigned char>(s[at]));
   complete = false;

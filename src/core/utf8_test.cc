@@ -6,9 +6,13 @@ namespace deepmint::utf8 {
 namespace {
 
 TEST(Utf8, Validity) {
-  for (const char* s : {"", "a", "é", "中文", "😀", "\xF4\x8F\xBF\xBF", "\xED\x9F\xBF", "12345678é"}) EXPECT_TRUE(is_valid(s)) << s;
+  for (const char* s :
+       {"", "a", "é", "中文", "😀", "\xF4\x8F\xBF\xBF", "\xED\x9F\xBF", "12345678é"})
+    EXPECT_TRUE(is_valid(s)) << s;
   EXPECT_EQ(find_invalid("abcdefgh\xFFz"), 8u);
-  for (const char* s : {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xC3", "\xE4\xB8"})
+  for (const char* s :
+       {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x80\x80\x80",
+        "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xC3", "\xE4\xB8"})
     EXPECT_FALSE(is_valid(s)) << s;
 }
 

@@ -72,7 +72,7 @@ Reply run_of(const CollectingSink& sink) {
 }
 
 std::vector<Reply> run_all(EngineCore& core, const std::vector<GenerationRequest>& requests,
-                         int stagger) {
+                           int stagger) {
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (const auto& r : requests) {
     sinks.push_back(add(core, r));

@@ -2,7 +2,8 @@
 
 namespace deepmint::recipe {
 
-// The texts are data: a changed byte is a different prompt for the model. tests/spec/recipe/constants.json holds the same strings.
+// The texts are data: a changed byte is a different prompt for the model.
+// tests/spec/recipe/constants.json holds the same strings.
 const VersionText& version_text(ModelVersion version) {
   static constexpr VersionText kV4Text{
       .block = "tool_calls",
@@ -41,7 +42,8 @@ You MUST be very thorough in your thinking and comprehensively decompose the pro
 Explicitly write out your entire deliberation process, documenting every intermediate step, considered alternative, and rejected hypothesis to ensure absolutely no assumption is left unchecked.
 
 )dm",
-      .effort_max = R"dm(Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.
+      .effort_max =
+          R"dm(Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.
 You MUST reason with the utmost depth and rigor, leaving absolutely nothing to chance: exhaustively decompose the problem into its most fundamental components, trace every causal chain to its root, and resolve the underlying cause rather than any surface symptom.
 Do not stop reasoning until you have independently verified the solution from multiple angles and are certain that no assumption remains unchecked and no error remains undiscovered.
 
@@ -78,20 +80,24 @@ Otherwise, output directly after </think> with tool calls or final response.
 
 You MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.
 )dm",
-      .effort_low = R"dm(Reasoning Effort: 50 (range 1-100, the higher the value, the more thorough the reasoning)
+      .effort_low =
+          R"dm(Reasoning Effort: 50 (range 1-100, the higher the value, the more thorough the reasoning)
 
 )dm",
-      .effort_high = R"dm(Reasoning Effort: 75 (range 1-100, the higher the value, the more thorough the reasoning)
+      .effort_high =
+          R"dm(Reasoning Effort: 75 (range 1-100, the higher the value, the more thorough the reasoning)
 
 )dm",
-      .effort_max = R"dm(Reasoning Effort: 100 (range 1-100, the higher the value, the more thorough the reasoning)
+      .effort_max =
+          R"dm(Reasoning Effort: 100 (range 1-100, the higher the value, the more thorough the reasoning)
 
 )dm",
   };
   return version == ModelVersion::kV4 ? kV4Text : kV41Text;
 }
 
-std::string_view apply_patch_description() { return R"dm(Use the `apply_patch` tool to edit files.
+std::string_view apply_patch_description() {
+  return R"dm(Use the `apply_patch` tool to edit files.
 Your patch language is a stripped‑down, file‑oriented diff format designed to be easy to parse and safe to apply. You can think of it as a high‑level envelope:
 
 *** Begin Patch
@@ -158,8 +164,11 @@ It is important to remember:
 - You must include a header with your intended action (Add/Delete/Update)
 - You must prefix new lines with `+` even when creating a new file
 - File references can only be relative, NEVER ABSOLUTE.
-)dm"; }
+)dm";
+}
 
-std::string_view apply_patch_parameters() { return R"dm({"type":"object","additionalProperties":false,"properties":{"input":{"type":"string","description":"The entire contents of the apply_patch command (the *** Begin Patch ... *** End Patch envelope)."}},"required":["input"]})dm"; }
+std::string_view apply_patch_parameters() {
+  return R"dm({"type":"object","additionalProperties":false,"properties":{"input":{"type":"string","description":"The entire contents of the apply_patch command (the *** Begin Patch ... *** End Patch envelope)."}},"required":["input"]})dm";
+}
 
 }  // namespace deepmint::recipe

@@ -24,8 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const recipe::Prompt prompt = recipe::render_prompt(
-      request->conversation,
-      {.version = options.version, .compat = options.compat});
+      request->conversation, {.version = options.version, .compat = options.compat});
   size_t done = 0;
   for (const auto& c : prompt.controls) {
     DEEPMINT_CHECK(c.begin >= done && c.end > c.begin && c.end <= prompt.text.size());
