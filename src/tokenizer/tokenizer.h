@@ -1,9 +1,11 @@
 // Text to token ids and back: byte-level BPE from GGUF metadata or a Hugging Face tokenizer.json.
 //
 //   DEEPMINT_TRY(tok, Tokenizer::from_file("model/tokenizer.json"));
-//   std::vector<TokenId> ids = tok->encode(std::array{Segment{Segment::Kind::kControl,
-//   "<|im_start|>"}, ...}); Detokenizer d(*tok); for (TokenId id : ids) out += d.push(id);     //
-//   only complete UTF-8 out += d.finish();
+//   const std::array prompt = {Segment{Segment::Kind::kControl, "<|im_start|>"}, ...};
+//   std::vector<TokenId> ids = tok->encode(prompt);
+//   Detokenizer d(*tok);
+//   for (TokenId id : ids) out += d.push(id);     // only complete UTF-8
+//   out += d.finish();
 //
 // Immutable after construction; all const methods may be called from many threads.
 #pragma once
