@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -75,6 +76,9 @@ TEST(MappedFile, ReadsAndRefuses) {
   std::filesystem::remove(path);
   EXPECT_EQ(MappedFile::open(path).error().code, ErrorCode::kNotFound);
   EXPECT_EQ(MappedFile::open("/").error().code, ErrorCode::kInvalidFile);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);  // nobody writes to it
+  EXPECT_EQ(MappedFile::open(path).error().code, ErrorCode::kInvalidFile);
+  std::filesystem::remove(path);
 }
 
 }  // namespace

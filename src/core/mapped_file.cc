@@ -34,7 +34,8 @@ void advise(const std::byte* data, size_t size, size_t offset, size_t length, in
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: opening a FIFO must not wait for a writer. Regular files do not know the flag.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     const int e = errno;
     return fail(e == ENOENT || e == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kInvalidFile,
