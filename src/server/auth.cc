@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <string>
 
 #include "core/hash.h"
+#include "core/mapped_file.h"
 #include "server/http/message.h"
 
 namespace deepmint {
@@ -37,11 +36,10 @@ std::optional<std::array<std::byte, 32>> parse_digest(std::string_view text) {
 }  // namespace
 
 Result<ApiKeys> ApiKeys::load(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    return fail(ErrorCode::kNotFound, "expected a readable file of API key digests", path.string());
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  return parse(text, path.string());
+  // Regular files only: a folder has no text, and a device may never end.
+  DEEPMINT_TRY(file, MappedFile::open(path));
+  const auto bytes = file.bytes();
+  return parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path.string());
 }
 
 Result<ApiKeys> ApiKeys::parse(std::string_view text, std::string_view file_name) {

@@ -46,6 +46,19 @@ Status check_config(const ServerConfig& c) {
                                     std::pair("server.keep_alive_ms", c.keep_alive_ms)})
     DEEPMINT_CHECK_OK(in_range(name, value, 1, 24 * kHour));
   DEEPMINT_CHECK_OK(in_range("server.drain_timeout_ms", c.drain_timeout_ms, 0, 24 * kHour));
+  // An Origin header is compared as a whole: an entry with a path, or without a scheme, matches
+  // nothing.
+  for (const std::string& origin : c.allowed_origins) {
+    const size_t scheme = origin.find("://");
+    const bool whole = scheme != std::string::npos && scheme > 0 && scheme + 3 < origin.size() &&
+                       origin.find_first_of("/?# ", scheme + 3) == std::string::npos;
+    if (origin != "*" && origin != "null" && !whole)
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("expected * or an origin such as https://app.example.com, found \"{}\"",
+                      origin),
+          "server.allowed_origins");
+  }
   return {};
 }
 

@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -763,7 +764,11 @@ TEST(Keys, FilesAreChecked) {
   EXPECT_EQ(ApiKeys::parse("#\n\nmy-secret-key\n", "f").error().str(),
             "f:3: expected 64 hexadecimal digits, found 13 characters");
   EXPECT_FALSE(ApiKeys::parse(std::string(64, 'g'), "f"));
-  EXPECT_FALSE(ApiKeys::load("/nonexistent/keys"));
+  EXPECT_EQ(ApiKeys::load("/nonexistent/keys").error().str(),
+            "/nonexistent/keys: expected a readable file, found: No such file or directory");
+  for (const char* other : {"/", "/dev/zero"})
+    EXPECT_EQ(ApiKeys::load(other).error().str(),
+              std::string(other) + ": expected a regular file, found something else");
 }
 
 TEST_F(Server, ForeignPagesAndNamesAreRefused) {
@@ -895,6 +900,11 @@ TEST(ServerConfig, ValuesAreChecked) {
             "server.io_threads: expected 1 to 64, found 0");
   EXPECT_EQ(where([](auto& c) { c.write_timeout_ms = -1; }),
             "server.write_timeout_ms: expected 1 to 86400000, found -1");
+  for (const char* origin : {"app.example.com", "https://app.example.com/", "https://", ""})
+    EXPECT_EQ(where([&](auto& c) { c.allowed_origins = {"*", "http://[::1]:3000", origin}; }),
+              fmt::format("server.allowed_origins: expected * or an origin such as "
+                          "https://app.example.com, found \"{}\"",
+                          origin));
   EXPECT_THAT(where([](auto& c) { c.host = "no.such.host.invalid"; }), HasSubstr("server.host: "));
   EXPECT_THAT(where([](auto& c) { c.api_keys_file = "/nonexistent"; }),
               HasSubstr("/nonexistent: "));
