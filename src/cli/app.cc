@@ -70,7 +70,9 @@ CommandList all_commands() {
 }
 
 int report(const Error& error) {
-  write_stderr("deepmint: " + printable(error.str()) + "\n");
+  // Errors of the command line name the program themselves: "deepmint run: …".
+  const bool named = error.where == "deepmint" || error.where.starts_with("deepmint ");
+  write_stderr((named ? "" : "deepmint: ") + printable(error.str()) + "\n");
   return exit_code(error);
 }
 

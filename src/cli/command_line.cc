@@ -82,10 +82,12 @@ std::vector<std::string> split_empty_values(const std::vector<std::string>& args
 
 Error unexpected(const std::string& argument, const std::vector<std::string>& known,
                  const std::string& command) {
-  if (!looks_like_option(argument))
+  // A known option comes here from behind "--", where it is an argument like any other.
+  const std::string name = argument.substr(0, argument.find('='));
+  if (!looks_like_option(argument) || std::find(known.begin(), known.end(), name) != known.end())
     return Error{ErrorCode::kInvalidArgument, "unexpected argument " + quote_name(argument),
                  command};
-  return unknown_name("option", argument.substr(0, argument.find('=')), known, command);
+  return unknown_name("option", name, known, command);
 }
 
 Result<Command*> find_command(const std::string& name, const CommandList& commands) {

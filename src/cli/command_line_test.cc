@@ -112,6 +112,8 @@ TEST(CommandLine, WrongUseIsOneLine) {
   EXPECT_EQ(p.error({}), "expected a command; deepmint --help lists them");
   EXPECT_EQ(p.error({"run"}), "deepmint run: expected MODEL: the model");
   EXPECT_EQ(p.error({"run", "a", "b", "c"}), "deepmint run: unexpected argument \"c\"");
+  EXPECT_EQ(p.error({"run", "--", "m", "n", "-p", "x"}),
+            "deepmint run: unexpected argument \"-p\"");
   EXPECT_THAT(p.error({"run", "m", "-p"}), HasSubstr("expected a value: --prompt"));
   EXPECT_NE(p.error({"run", "m", "--json=maybe"}), "no error");
   EXPECT_EQ(p.error({"run", "m", "--json=false"}), "no error");

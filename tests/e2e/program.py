@@ -3,6 +3,7 @@ import fcntl
 import os
 import pathlib
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -44,7 +45,7 @@ def bad(*args, code=2, says=(), **kwargs):
     result = run(*args, **kwargs)
     assert result.returncode == code, (result.returncode, result.stdout, result.stderr)
     assert result.stdout == ""
-    assert result.stderr.startswith("deepmint: ") and result.stderr.count("\n") == 1, result.stderr
+    assert re.match(r"deepmint( [a-z]+)?: (?!deepmint)", result.stderr) and result.stderr.count("\n") == 1, result.stderr
     assert len(result.stderr) < 1000, result.stderr
     for part in says:
         assert part in result.stderr, result.stderr

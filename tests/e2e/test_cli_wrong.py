@@ -1,5 +1,6 @@
 """What is wrong with a command line, a file or a model ends in one clear line and the right exit code."""
 import json
+import os
 import pathlib
 import random
 import shutil
@@ -39,6 +40,13 @@ def test_every_shape_scores_the_same_on_one_and_two_threads(tmp_path, architectu
     assert json.loads(one)["perplexity"] > 1
 
 
+def test_a_pipe_is_not_a_model(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # nobody writes to it: opening it must not wait
+    for command in (["inspect"], ["run", "-p", "x"], ["serve", "--port", "0"], ["score", "--ids", "1"]):
+        bad(command[0], pipe, *command[1:], says=[f"{pipe}: expected a regular file"])
+
+
 # -- the command line -------------------------------------------------------------------------------------------------------------
 
 def test_commands_and_options(model):
@@ -55,6 +63,7 @@ def test_commands_and_options(model):
     bad("score", model, "--text", "a", "--ids", "1", says=["--text or --ids"])
     bad("bench", model, "--json", "--csv", says=["both"])
     bad("bench", model, "--rows", "0", says=["--rows"])
+    bad("run", "--", model, "-p", "x", says=['deepmint run: unexpected argument "-p"'])
     bad("config", "--json", "--markdown", says=["both"])
     for page in (("--help",), ("-h",), ("help",), ("run", "--help"), ("help", "score"), ("--version",)):
         assert good(*page).count("\n") >= 1
