@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the format fuzzers to tests/fuzz/corpus/{gguf,safetensors,hf_folder,json,seq_state}.
+"""Writes the seeds of the format fuzzers to tests/fuzz/corpus/{gguf,dense_model,safetensors,hf_folder,json,seq_state}.
 
     tests/fuzz/make_corpus.py          writes the seeds; files named regression-* are left alone
     tests/fuzz/make_corpus.py --check  exits 1 when a seed differs from what would be written
@@ -96,6 +96,40 @@ def gguf_seeds():
         "big-endian": gguf([], [], order=">"),
         "unsupported-type": gguf([], [("t", [256], 16, b"\0" * 66)]),
         "truncated": gguf(metadata, tensors)[:900],
+    }
+
+
+def dense_model_seeds():
+    """Whole models of hidden size 32: each architecture, plain and block types, scalings."""
+    def model(arch, kind, size, extra=(), bias=False, norms=False, untied=False):
+        metadata, _ = tiny_llama()
+        metadata = [(k.replace("llama.", arch + "."), t, arch if v == "llama" else v) for k, t, v in metadata if not k.startswith("tokenizer")]
+        for key, v in (("embedding_length", 32), ("feed_forward_length", 32)):
+            metadata = [(k, t, v if k == f"{arch}.{key}" else old) for k, t, old in metadata]
+        metadata = [(k, t, 16 if k.endswith("rope.dimension_count") else v) for k, t, v in metadata] + list(extra)
+        block = struct.pack("<e", 0.01) + bytes(range(7, 7 + size - 2)) if kind not in (0, 1) else b"\x11\x2c" * (size // 2)
+        vec = lambda n: (0, struct.pack("<f", 0.5) * n)
+        mat = lambda n: (kind, block * n)
+        names = [("token_embd.weight", [32, 4], mat(4)), ("blk.0.attn_norm.weight", [32], vec(32)), ("blk.0.attn_q.weight", [32, 32], mat(32)),
+                 ("blk.0.attn_k.weight", [32, 16], mat(16)), ("blk.0.attn_v.weight", [32, 16], mat(16)),
+                 ("blk.0.attn_output.weight", [32, 32], mat(32)), ("blk.0.ffn_norm.weight", [32], vec(32)),
+                 ("blk.0.ffn_gate.weight", [32, 32], mat(32)), ("blk.0.ffn_up.weight", [32, 32], mat(32)),
+                 ("blk.0.ffn_down.weight", [32, 32], mat(32)), ("output_norm.weight", [32], vec(32))]
+        if bias:
+            names += [(f"blk.0.attn_{x}.bias", [n], vec(n)) for x, n in (("q", 32), ("k", 16), ("v", 16))]
+        if norms:
+            names += [(f"blk.0.attn_{x}_norm.weight", [16], vec(16)) for x in "qk"]
+        if untied:
+            names += [("output.weight", [32, 4], mat(4)), ("rope_freqs.weight", [8], vec(8))]
+        return gguf(metadata, [(name, dims, t, data) for name, dims, (t, data) in names])
+
+    return {
+        "llama-f16": model("llama", 1, 64),
+        "llama-q4_1": model("llama", 3, 20, untied=True),
+        "llama-q8_0-linear": model("llama", 8, 34, [("llama.rope.scaling.type", 8, "linear"), ("llama.rope.scaling.factor", 6, 2.0)]),
+        "qwen2-q5_0": model("qwen2", 6, 22, bias=True),
+        "qwen3-q4_0-yarn": model("qwen3", 2, 18, [("qwen3.rope.scaling.type", 8, "yarn"), ("qwen3.rope.scaling.factor", 6, 4.0),
+                                                  ("qwen3.attention.key_length", 4, 16)], norms=True),
     }
 
 
@@ -212,8 +246,8 @@ def seq_state_seeds():
 def main():
     check = "--check" in sys.argv[1:]
     differing = 0
-    for folder, seeds in (("gguf", gguf_seeds()), ("safetensors", safetensors_seeds()), ("hf_folder", hf_folder_seeds()),
-                          ("json", json_seeds()), ("seq_state", seq_state_seeds())):
+    for folder, seeds in (("gguf", gguf_seeds()), ("dense_model", dense_model_seeds()), ("safetensors", safetensors_seeds()),
+                          ("hf_folder", hf_folder_seeds()), ("json", json_seeds()), ("seq_state", seq_state_seeds())):
         (CORPUS / folder).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             path = CORPUS / folder / name

@@ -57,6 +57,14 @@ std::vector<TinyModel> shapes() {
        .head_dim = 24,
        .weights = DType::kF16,
        .embedding = DType::kF16},
+      {.architecture = "qwen3",  // no size is a multiple of a register
+       .hidden = 50,
+       .n_heads = 3,
+       .n_kv_heads = 1,
+       .head_dim = 10,
+       .ffn = 71,
+       .weights = DType::kBF16,
+       .embedding = DType::kF16},
   };
 }
 std::string name_of(const TinyModel& t) {

@@ -52,6 +52,30 @@ TEST(Dense, FloatModelsMatchTheReference) {
   set_active_isa(detected_isa());
 }
 
+// No size is a multiple of a register.
+TEST(Dense, OddSizesMatchTheReference) {
+  for (const Isa isa : available_isas()) {
+    set_active_isa(isa);
+    for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+      const TinyModel tiny{.architecture = "qwen2",
+                           .hidden = 50,
+                           .n_heads = 3,
+                           .n_kv_heads = 1,
+                           .head_dim = 10,
+                           .ffn = 71,
+                           .weights = type,
+                           .embedding = type};
+      testing::GgufWriter writer = testing::tiny_gguf(tiny);
+      const auto file = write_and_open(writer);
+      Harness h = tiny_harness(tiny);
+      const auto ids = random_ids(70, h.vocab(), 14);
+      EXPECT_LT(largest_difference(h.run(ids, 70), reference_logits(*file, ids)),
+                type == DType::kBF16 ? 0.15 : 0.01);
+    }
+  }
+  set_active_isa(detected_isa());
+}
+
 // Block types meet activations of 8 bits: coarser, but the same function.
 TEST(Dense, BlockModelsStayCloseToTheReference) {
   for (const DType type : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
