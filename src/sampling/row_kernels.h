@@ -53,9 +53,10 @@ struct RowKernels {
   // Tree sum of one tile of 512: x[i] += x[i+s] for s = 256, 128 … 1.
   float (*tile_sum)(const float* tile);
 
-  // Ids with x >= threshold, ascending; returns how many. ids: room for n.
-  size_t (*collect)(const float* x, size_t n, const float* column_max, float threshold,
-                    uint32_t* ids);
+  // Ids with at_least <= x < below, ascending; returns how many. ids: room for n. Gives up once it
+  // has more than `limit`.
+  size_t (*collect)(const float* x, size_t n, const float* column_max, float at_least, float below,
+                    size_t limit, uint32_t* ids);
 
   // out[i] = x[i] where x[i] >= threshold, else −inf.
   void (*keep_at_least)(const float* x, size_t n, float threshold, float* out);

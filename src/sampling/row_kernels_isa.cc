@@ -493,23 +493,25 @@ float exp_sum_row(const float* x, size_t n, float max, float* e) {
   return sum;
 }
 
-size_t collect_ids(const float* x, size_t n, const float* column_max, float threshold,
-                   uint32_t* ids) {
+size_t collect_ids(const float* x, size_t n, const float* column_max, float at_least, float below,
+                   size_t limit, uint32_t* ids) {
   size_t count = 0;
-  const VF limit = all(threshold);
-  for (size_t base = 0; base < n; base += kGroupIds) {
+  const VF low = all(at_least), high = all(below);
+  for (size_t base = 0; base < n && count <= limit; base += kGroupIds) {
     const float* columns = column_max + base / kGroupIds * kGroupColumns;
     uint32_t any = 0;
-    for (size_t c = 0; c < kGroupColumns; c += kLanes) any |= mask_ge(load(columns + c), limit);
+    for (size_t c = 0; c < kGroupColumns; c += kLanes) any |= mask_ge(load(columns + c), low);
     if (any == 0) continue;
     if (n - base < kGroupIds) {
       for (size_t i = base; i < n; ++i)
-        if (x[i] >= threshold) ids[count++] = static_cast<uint32_t>(i);
+        if (x[i] >= at_least && x[i] < below) ids[count++] = static_cast<uint32_t>(i);
       continue;
     }
-    for (size_t i = base; i < base + kGroupIds; i += kLanes)
-      for (uint32_t hits = mask_ge(load(x + i), limit); hits != 0; hits &= hits - 1)
+    for (size_t i = base; i < base + kGroupIds; i += kLanes) {
+      const VF v = load(x + i);
+      for (uint32_t hits = mask_ge(v, low) & ~mask_ge(v, high); hits != 0; hits &= hits - 1)
         ids[count++] = static_cast<uint32_t>(i) + static_cast<uint32_t>(__builtin_ctz(hits));
+    }
   }
   return count;
 }

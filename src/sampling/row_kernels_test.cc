@@ -158,11 +158,25 @@ TEST_P(RowKernelsTest, CollectTakesExactlyTheEntriesAbove) {
     std::vector<float> columns(columns_of(n));
     row_kernels().scan(x.data(), n, columns.data());
     for (const float threshold : {-100.0f, 0.0f, 2.5f, x[rng() % n], 100.0f}) {
-      std::vector<uint32_t> ids(n), expected;
-      ids.resize(row_kernels().collect(x.data(), n, columns.data(), threshold, ids.data()));
-      for (size_t i = 0; i < n; ++i)
-        if (x[i] >= threshold) expected.push_back(static_cast<uint32_t>(i));
-      ASSERT_EQ(ids, expected);
+      for (const float below : {kInf, 3.0f, threshold, x[rng() % n]}) {
+        std::vector<uint32_t> ids(n), expected;
+        ids.resize(
+            row_kernels().collect(x.data(), n, columns.data(), threshold, below, n, ids.data()));
+        for (size_t i = 0; i < n; ++i)
+          if (x[i] >= threshold && x[i] < below) expected.push_back(static_cast<uint32_t>(i));
+        ASSERT_EQ(ids, expected);
+        const size_t limit = rng() % (expected.size() + 2);
+        std::vector<uint32_t> some(n);
+        const size_t found = row_kernels().collect(x.data(), n, columns.data(), threshold, below,
+                                                   limit, some.data());
+        if (expected.size() <= limit) {
+          ASSERT_EQ(found, expected.size());
+        } else {
+          ASSERT_GT(found, limit);
+        }
+        ASSERT_TRUE(std::equal(some.begin(), some.begin() + static_cast<ptrdiff_t>(found),
+                               expected.begin()));
+      }
     }
   }
 }

@@ -29,6 +29,7 @@ using sampling::RowScan;
 namespace {
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
+constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kLowest = std::numeric_limits<float>::lowest();  // "at least this" = not dropped
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr size_t kMaxTop = 20;
@@ -119,9 +120,11 @@ struct Sampler::Impl {
   AlignedBuffer<OrderKey> keys;  // candidates; survivors are at the front
   // Zero between calls: times in the output; top bit = repetition penalty applied.
   AlignedBuffer<uint32_t> seen;
-  AlignedBuffer<uint32_t> words;     // zero between calls: allowed_ids as bits
-  AlignedBuffer<uint8_t> tile_used;  // zero between calls
-  RowView kept{};                    // the row of survivors, when there are many
+  AlignedBuffer<uint32_t> words;      // zero between calls: allowed_ids as bits
+  AlignedBuffer<uint8_t> tile_used;   // zero between calls
+  const float* summed_row = nullptr;  // the row whose sum of e is known in this call
+  float row_sum = 0;
+  RowView kept{};  // the row of survivors, when there are many
   std::array<TopLogprob, kMaxTop> top;
   SampleTrace* trace = nullptr;
 
@@ -137,7 +140,8 @@ struct Sampler::Impl {
   void penalise(float* x, const SamplingParams& params, const SampleHistory& history);
   void apply_masks(float* x, const SamplingParams& params, size_t output, const MaskView& mask,
                    std::span<const TokenId> end_ids, std::span<const TokenId> always_banned);
-  std::span<OrderKey> collect(const RowView& row, float threshold);
+  std::span<OrderKey> collect(const RowView& row, float at_least, float below = kInf,
+                              size_t limit = std::numeric_limits<size_t>::max());
   Survivors filter(const RowView& row, const SamplingParams& params);
   Survivors top_p(const RowView& row, uint64_t limit);
   const RowView* large_top_p(const RowView& row, double limit, float sum);
@@ -245,6 +249,7 @@ Result<SampleResult> Sampler::Impl::sample(std::span<const float> logits,
                                            std::span<const TokenId> always_banned) {
   DEEPMINT_TRY(rows, prepare(logits, params, history, mask, end_ids, always_banned));
   const RowView& row = rows.scaled;
+  summed_row = nullptr;
   const bool greedy = params.temperature == 0;
   const bool filtered = !greedy && ((params.top_k > 0 && static_cast<size_t>(params.top_k) < n) ||
                                     params.top_p < 1 || params.min_p > 0);
@@ -337,10 +342,12 @@ void Sampler::Impl::apply_masks(float* x, const SamplingParams& params, size_t o
     for (const TokenId id : end_ids) x[id] = kNegInf;
 }
 
-// Every candidate with a logit of at least `threshold`, as keys.
-std::span<OrderKey> Sampler::Impl::collect(const RowView& row, float threshold) {
-  const size_t count =
-      row_kernels().collect(row.x, n, row.columns.data(), std::max(threshold, kLowest), ids.data());
+// Every candidate with a logit in [at_least, below), as keys; when there are more than `limit`,
+// only more than that many.
+std::span<OrderKey> Sampler::Impl::collect(const RowView& row, float at_least, float below,
+                                           size_t limit) {
+  const size_t count = row_kernels().collect(row.x, n, row.columns.data(),
+                                             std::max(at_least, kLowest), below, limit, ids.data());
   for (size_t i = 0; i < count; ++i) keys[i] = order_key(row.x[ids[i]], ids[i]);
   return {keys.data(), count};
 }
@@ -418,9 +425,11 @@ Survivors Sampler::Impl::filter(const RowView& row, const SamplingParams& params
 // walk, and when their mass reaches the limit the cut lies inside.
 Survivors Sampler::Impl::top_p(const RowView& row, uint64_t limit) {
   const float sum = row_kernels().exp_sum(row.x, n, row.max, exps.data());
+  summed_row = row.x;
+  row_sum = sum;
   const auto mass_of = [&](uint32_t id) { return mass_units(exps[id] / sum); };
   for (const float depth : {3.0f, 6.0f}) {
-    const std::span<OrderKey> near = collect(row, row.max - depth);
+    const std::span<OrderKey> near = collect(row, row.max - depth, kInf, kListLimit);
     if (near.size() > kListLimit) break;
     uint64_t mass = 0;
     for (const OrderKey key : near) mass += mass_of(key_id(key));
@@ -435,7 +444,7 @@ const RowView* Sampler::Impl::large_top_p(const RowView& row, double limit, floa
   const RowKernels& k = row_kernels();
   k.mass_units(exps.data(), n, sum, units.data());
   // mass(low) >= limit > mass(high), where mass(x) is that of all logits of at least x.
-  float low = kLowest, high = std::nextafter(row.max, std::numeric_limits<float>::infinity());
+  float low = kLowest, high = std::nextafter(row.max, kInf);
   size_t count_low = 0, count_high = 0;
   double mass_high = 0;
   if (k.mass_at_least(row.x, units.data(), n, low, &count_low) < limit)
@@ -459,10 +468,7 @@ const RowView* Sampler::Impl::large_top_p(const RowView& row, double limit, floa
   for (const float depth : {3.0f, 6.0f, 10.0f, 20.0f, 40.0f}) probe(row.max - depth);
   while (count_low - count_high > kWalkLimit && probe(low + (high - low) / 2)) {
   }
-  size_t n_between = 0;
-  for (const OrderKey key : collect(row, low))
-    if (row.x[key_id(key)] < high) keys[n_between++] = key;
-  const std::span<OrderKey> between(keys.data(), n_between);
+  const std::span<OrderKey> between = collect(row, low, high);
   const size_t inside =
       sampling::keep_mass(between, static_cast<uint64_t>(limit - mass_high),
                           [&](uint32_t id) { return static_cast<uint64_t>(units[id]); });
@@ -472,8 +478,7 @@ const RowView* Sampler::Impl::large_top_p(const RowView& row, double limit, floa
   const float cut_logit = row.x[key_id(cut)];
   const size_t ties_end = size_t{key_id(cut)} + 1;
   k.keep_at_least(row.x, ties_end, cut_logit, exps.data());
-  k.keep_at_least(row.x + ties_end, n - ties_end,
-                  std::nextafter(cut_logit, std::numeric_limits<float>::infinity()),
+  k.keep_at_least(row.x + ties_end, n - ties_end, std::nextafter(cut_logit, kInf),
                   exps.data() + ties_end);
   kept = {exps.data(), kept_columns.span(), row.max};
   k.scan(kept.x, n, kept_columns.data());
@@ -523,7 +528,8 @@ GumbelBest Sampler::Impl::draw(const RowView& row, const Survivors& survivors,
 }
 
 Normalizer Sampler::Impl::normalizer(const RowView& row) const {
-  const float sum = row_kernels().exp_sum(row.x, n, row.max, nullptr);
+  const float sum =
+      row.x == summed_row ? row_sum : row_kernels().exp_sum(row.x, n, row.max, nullptr);
   return {static_cast<double>(row.max), row_kernels().ln(static_cast<double>(sum))};
 }
 
