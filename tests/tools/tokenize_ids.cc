@@ -2,11 +2,12 @@
 //
 //   tokenize_ids MODEL text|control|segments|roundtrip < frames > frames
 //   tokenize_ids PATTERN pattern < frames > frames
+//   tokenize_ids MODEL engram > frame
 //
 // MODEL is a .gguf file or a tokenizer.json; the second form gives the lengths of the pieces that a
 // pattern cuts. Frames in: length as little-endian uint32, then the bytes. Frames out: the count as
 // uint32, then int32 ids; for `roundtrip`: a length and the bytes that the ids of the text decode
-// to.
+// to; for `engram`: the compressed id of every token.
 #include <cstdio>
 #include <cstring>
 #include <iostream>
@@ -14,6 +15,7 @@
 #include <string_view>
 
 #include "engine/gguf_tokenizer.h"
+#include "tokenizer/engram_map.h"
 #include "tokenizer/regex_splitter.h"
 #include "tokenizer/tokenizer.h"
 
@@ -88,13 +90,19 @@ int main(int argc, char** argv) {
       write_ids(lengths);
     });
   }
-  if (mode != "text" && mode != "control" && mode != "segments" && mode != "roundtrip") {
+  if (mode != "text" && mode != "control" && mode != "segments" && mode != "roundtrip" &&
+      mode != "engram") {
     std::cerr << "usage: tokenize_ids MODEL text|control|segments|roundtrip < frames > frames\n"
-                 "       tokenize_ids PATTERN pattern < frames > frames\n";
+                 "       tokenize_ids PATTERN pattern < frames > frames\n"
+                 "       tokenize_ids MODEL engram > frame\n";
     return 2;
   }
   const auto tokenizer = load(argv[1]);
   if (!tokenizer) return report(tokenizer.error());
+  if (mode == "engram") {
+    write_ids(deepmint::make_engram_map(**tokenizer).ids);
+    return 0;
+  }
   return for_each_frame([&](const std::string& text) {
     const std::vector<TokenId> ids = mode == "control" ? (*tokenizer)->encode_control(text)
                                      : mode == "segments"
