@@ -13,6 +13,10 @@
 
 #include "model/deepseek_v41/weights.h"
 
+namespace deepmint {
+class ThreadPool;
+}
+
 namespace deepmint::v41 {
 
 enum class Output : uint8_t { kBf16, kF32 };
@@ -65,5 +69,7 @@ class Arithmetic {
 };
 
 std::unique_ptr<Arithmetic> make_reference_arithmetic();
+// `pool` must outlive the result.
+std::unique_ptr<Arithmetic> make_fast_arithmetic(ThreadPool* pool);
 
 }  // namespace deepmint::v41
