@@ -65,6 +65,8 @@ CommandList all_commands() {
   commands.push_back(make_inspect());
   commands.push_back(make_tokenize());
   commands.push_back(make_detokenize());
+  commands.push_back(make_encode());
+  commands.push_back(make_decode());
   commands.push_back(make_config());
   return commands;
 }

@@ -15,6 +15,8 @@ std::unique_ptr<Command> make_bench();
 std::unique_ptr<Command> make_inspect();
 std::unique_ptr<Command> make_tokenize();
 std::unique_ptr<Command> make_detokenize();
+std::unique_ptr<Command> make_encode();
+std::unique_ptr<Command> make_decode();
 std::unique_ptr<Command> make_config();
 
 }  // namespace deepmint::cli

@@ -63,6 +63,7 @@ Result<std::shared_ptr<const Tokenizer>> open_tokenizer(const std::string& path)
       return fail(ErrorCode::kNotFound, "expected a tokenizer (tokenizer.json), found none", path);
     return Tokenizer::from_file(file);
   }
+  if (path.ends_with(".json")) return Tokenizer::from_file(path);
   DEEPMINT_TRY(file, GgufFile::open(path));
   auto spec = tokenizer_spec_from_gguf(file);
   if (!spec) return tl::unexpected(std::move(spec).error().at(path));

@@ -33,7 +33,7 @@ struct OpenModel {
 // requests: how many the command will run at one time; nothing is set aside for more.
 Result<OpenModel> open_model(const std::string& path, const Config& config, int32_t requests);
 
-// The tokenizer alone, without weights.
+// The tokenizer alone, without weights; `path` may also be a tokenizer.json.
 Result<std::shared_ptr<const Tokenizer>> open_tokenizer(const std::string& path);
 
 }  // namespace deepmint::cli

@@ -2,316 +2,53 @@
 
 #include <fmt/format.h>
 
-#include <optional>
+#include <algorithm>
+#include <utility>
+#include <vector>
 
+#include "core/names.h"
+#include "recipe/codec_json.h"
 #include "recipe/fields.h"
-#include "recipe/generator.h"
 #include "recipe/reply_stream.h"
-#include "recipe/spelling.h"
 
 namespace deepmint::recipe {
 namespace {
 
-constexpr std::string_view kRoles[] = {"system", "user", "assistant", "tool", "latest_reminder"};
-constexpr std::string_view kDetails[] = {"low", "high", "original", "auto"};
-constexpr std::string_view kChoices[] = {"auto", "none", "required"};
-constexpr std::string_view kEfforts[] = {"low", "high", "xhigh", "max"};
-constexpr std::string_view kFormats[] = {"text", "json_object", "json_schema", "regex"};
-constexpr std::string_view kConstraints[] = {"json", "regex", "tool_call", "tool_call_required",
-                                             "custom_tool"};
+using namespace codec;  // NOLINT: the other half of this file
 
-template <class E, size_t N>
-E read_enum(std::string_view s, const std::string_view (&names)[N], E fallback) {
-  for (size_t i = 0; i < N; ++i)
-    if (names[i] == s) return static_cast<E>(i);
-  return fallback;
-}
+template <class T>
+struct Name {
+  std::string_view name;
+  T value;
+};
 
-std::string_view text_of(const json::Value& v, std::string_view key,
-                         std::string_view fallback = {}) {
-  const json::Value* f = v.find(key);
-  return f != nullptr && f->is_string() ? std::string_view(f->as_string()) : fallback;
-}
-bool flag_of(const json::Value& v, std::string_view key, bool fallback) {
-  const json::Value* f = v.find(key);
-  return f != nullptr && f->is_bool() ? f->as_bool() : fallback;
-}
-uint64_t number_of(const json::Value& v, std::string_view key, uint64_t fallback = 0) {
-  const json::Value* f = v.find(key);
-  return f == nullptr ? fallback : f->to_uint64().value_or(fallback);
-}
-const json::Array& array_of(const json::Value& v, std::string_view key) {
-  static const json::Array kEmpty;
-  const json::Value* f = v.find(key);
-  return f != nullptr && f->is_array() ? f->items() : kEmpty;
+template <class T, size_t N>
+Result<T> from_name(std::string_view what, std::string_view name, const Name<T> (&names)[N]) {
+  std::string known;
+  for (size_t i = 0; i < N; ++i) {
+    if (names[i].name == name) return names[i].value;
+    known.append(i == 0 ? "" : i + 1 == N ? " or " : ", ").append(names[i].name);
+  }
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("expected {}, found {}", known, quote_name(name)), std::string(what));
 }
 
-CodecSettings settings_of(const json::Value& v, CodecSettings s) {
-  const std::string_view compat = text_of(v, "compat");
-  if (compat == "0.1") s.compat = Compat::kRecipe01;
-  if (compat == "0.2") s.compat = Compat::kRecipe02;
-  if (compat == "ours") s.compat = Compat::kOurs;
-  const std::string_view version = text_of(v, "version");
-  if (version == "v4") s.version = ModelVersion::kV4;
-  if (version == "v4.1") s.version = ModelVersion::kV41;
+Result<CodecSettings> settings_of(const json::Value& v, CodecSettings s) {
+  if (const json::Value* compat = v.find("compat")) {
+    DEEPMINT_TRY(value, compat_from_name(compat->is_string() ? compat->as_string() : ""));
+    s.compat = value;
+  }
+  if (const json::Value* version = v.find("version")) {
+    DEEPMINT_TRY(value, version_from_name(version->is_string() ? version->as_string() : ""));
+    s.version = value;
+  }
   return s;
 }
 
-Result<Protocol> protocol_of(std::string_view name) {
-  if (name == "chat") return Protocol::kChat;
-  if (name == "responses") return Protocol::kResponses;
-  if (name == "messages") return Protocol::kMessages;
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("protocol: expected chat, responses or messages, found \"{}\"", name));
-}
-
-// ---- writing
-// ------------------------------------------------------------------------------------------------------------------
-
-void write_images(json::Writer& w, const std::vector<ImageSource>& images) {
-  w.begin_array();
-  for (const ImageSource& image : images) {
-    const bool url = image.kind == ImageSource::Kind::kUrl;
-    w.begin_object()
-        .key("kind")
-        .value(url ? "url" : "data_url")
-        .key(url ? "url" : "data_url")
-        .value(image.data);
-    w.key("detail").value(kDetails[static_cast<size_t>(image.detail)]).end_object();
-  }
-  w.end_array();
-}
-
-void write_message(json::Writer& w, const Message& m) {
-  w.begin_object()
-      .key("role")
-      .value(kRoles[static_cast<size_t>(m.role)])
-      .key("content")
-      .value(m.content);
-  if (m.role == Role::kUser || m.role == Role::kTool) {
-    w.key("images");
-    write_images(w, m.images);
-  }
-  if (m.role == Role::kTool) w.key("tool_call_id").value(m.tool_call_id);
-  if (m.role == Role::kAssistant) {
-    w.key("reasoning_content");
-    if (m.reasoning) {
-      w.value(*m.reasoning);
-    } else {
-      w.null();
-    }
-    w.key("tool_calls");
-    if (m.tool_calls.empty()) {
-      w.null();
-    } else {
-      w.begin_array();
-      for (const ToolCall& c : m.tool_calls)
-        w.begin_object()
-            .key("id")
-            .value(c.id)
-            .key("name")
-            .value(c.name)
-            .key("arguments")
-            .value(c.arguments)
-            .end_object();
-      w.end_array();
-    }
-    if (m.prefix) w.key("prefix").value(true);
-  }
-  w.end_object();
-}
-
-template <class T>
-void write_optional(json::Writer& w, std::string_view key, const std::optional<T>& v) {
-  w.key(key);
-  if (!v) {
-    w.null();
-  } else if constexpr (std::is_same_v<T, uint32_t>) {
-    w.value(static_cast<uint64_t>(*v));
-  } else if constexpr (std::is_same_v<T, float>) {
-    w.value(static_cast<double>(*v));
-  } else {
-    w.value(*v);
-  }
-}
-
-void write_conversation(json::Writer& w, const Conversation& c) {
-  w.begin_object().key("messages").begin_array();
-  for (const Message& m : c.messages) write_message(w, m);
-  w.end_array().key("thinking_mode").value(c.thinking).key("tools").begin_array();
-  for (const Tool& t : c.tools) {
-    w.begin_object().key("name").value(t.name);
-    write_optional(w, "description", t.description);
-    w.key("parameters").value(t.parameters);
-    write_optional(w, "strict", t.strict);
-    w.end_object();
-  }
-  w.end_array()
-      .key("tool_choice")
-      .value(kChoices[static_cast<size_t>(c.tool_choice)])
-      .key("reasoning_effort");
-  if (c.effort) {
-    w.value(kEfforts[static_cast<size_t>(*c.effort)]);
-  } else {
-    w.null();
-  }
-  const bool schema = c.response_format.kind == ResponseFormat::Kind::kJsonSchema;
-  const bool regex = c.response_format.kind == ResponseFormat::Kind::kRegex;
-  w.key("response_format")
-      .value(kFormats[static_cast<size_t>(c.response_format.kind)])
-      .key("response_schema");
-  w.value(schema ? c.response_format.schema : json::Value());
-  w.key("response_regex")
-      .value(regex ? json::Value(c.response_format.regex) : json::Value())
-      .end_object();
-}
-
-void write_request(json::Writer& w, const ConversationRequest& r) {
-  w.key("conversation");
-  write_conversation(w, r.conversation);
-  const InferenceOptions& i = r.inference;
-  w.key("inference").begin_object();
-  write_optional(w, "max_tokens", i.max_tokens);
-  write_optional(w, "temperature", i.temperature);
-  write_optional(w, "top_p", i.top_p);
-  write_optional(w, "frequency_penalty", i.frequency_penalty);
-  write_optional(w, "presence_penalty", i.presence_penalty);
-  write_optional(w, "seed", i.seed);
-  w.key("logprobs").value(i.logprobs);
-  write_optional(w, "top_logprobs", i.top_logprobs);
-  write_optional(w, "thinking_budget_tokens", i.thinking_budget_tokens);
-  write_optional(w, "disable_parallel_tool_use", i.disable_parallel_tool_use);
-  w.key("n").value(static_cast<uint64_t>(i.n)).key("constraint");
-  if (i.constraint) {
-    const OutputConstraint& c = *i.constraint;
-    w.begin_object()
-        .key("kind")
-        .value(kConstraints[static_cast<size_t>(c.kind)])
-        .key("schema")
-        .value(c.schema);
-    w.key("after_thinking").value(c.after_thinking).key("single_call").value(c.single_call);
-    w.key("must_enforce").value(c.must_enforce).end_object();
-  } else {
-    w.null();
-  }
-  const ParsingOptions& p = r.parsing;
-  w.end_object().key("parsing").begin_object().key("parse_tool_calls").value(p.parse_tool_calls);
-  w.key("tool_call_initial_stage")
-      .value(p.starts_in_tool_calls)
-      .key("parse_json_output")
-      .value(p.parse_json_output);
-  w.key("reasoning_initial_stage");
-  switch (p.stage) {
-    case ThinkingStage::kOff:
-      w.null();
-      break;
-    case ThinkingStage::kStart:
-      w.value("start");
-      break;
-    case ThinkingStage::kReasoning:
-      w.value("reasoning");
-      break;
-    case ThinkingStage::kContent:
-      w.value("content");
-      break;
-  }
-  w.key("stop_sequences").begin_array();
-  for (const std::string& s : p.stop_sequences) w.value(s);
-  w.end_array().end_object().key("stream").value(r.reply.stream).key("model").value(r.model);
-  w.key("warnings").begin_array();
-  for (const std::string& line : r.warnings) w.value(line);
-  w.end_array();
-}
-
-void write_prompt(json::Writer& w, const Prompt& prompt, const CodecSettings& s) {
-  w.key("prompt").value(prompt.text).key("controls").begin_array();
-  for (const Prompt::Range& c : prompt.controls)
-    w.begin_array()
-        .value(static_cast<uint64_t>(c.begin))
-        .value(static_cast<uint64_t>(c.end))
-        .end_array();
-  w.end_array().key("images");
-  write_images(w, prompt.images);
-  if (s.tokens == nullptr) return;
-  w.key("token_ids").begin_array();
-  for (const TokenId id : s.tokens->encode(prompt.segments())) w.value(static_cast<int64_t>(id));
-  w.end_array();
-}
-
-// ---- reading
-// ------------------------------------------------------------------------------------------------------------------
-
-void mark_images(Message& m) {
-  size_t at = 0;
-  for (size_t k = 0; k < m.images.size(); ++k) {
-    at = m.content.find(kImageMark, at);
-    if (at == std::string::npos) return;
-    m.image_marks.push_back(at);
-    at += kImageMark.size();
-  }
-}
-
-Conversation read_conversation(const json::Value& v) {
-  Conversation c;
-  for (const json::Value& item : array_of(v, "messages")) {
-    Message m;
-    m.role = read_enum(text_of(item, "role"), kRoles, Role::kUser);
-    m.content = std::string(text_of(item, "content"));
-    m.prefix = flag_of(item, "prefix", false);
-    m.tool_call_id = std::string(text_of(item, "tool_call_id"));
-    if (const json::Value* r = item.find("reasoning_content"); r != nullptr && r->is_string())
-      m.reasoning = r->as_string();
-    for (const json::Value& call : array_of(item, "tool_calls"))
-      m.tool_calls.push_back({std::string(text_of(call, "id")), std::string(text_of(call, "name")),
-                              std::string(text_of(call, "arguments"))});
-    for (const json::Value& image : array_of(item, "images")) {
-      ImageSource source;
-      const bool url = text_of(image, "kind") == "url";
-      source.kind = url ? ImageSource::Kind::kUrl : ImageSource::Kind::kDataUrl;
-      source.data = std::string(text_of(image, url ? "url" : "data_url"));
-      source.detail = read_enum(text_of(image, "detail"), kDetails, ImageDetail::kHigh);
-      m.images.push_back(std::move(source));
-    }
-    mark_images(m);
-    c.messages.push_back(std::move(m));
-  }
-  c.thinking = flag_of(v, "thinking_mode", true);
-  for (const json::Value& item : array_of(v, "tools")) {
-    Tool t;
-    t.name = std::string(text_of(item, "name"));
-    if (const json::Value* d = item.find("description"); d != nullptr && d->is_string())
-      t.description = d->as_string();
-    if (const json::Value* p = item.find("parameters")) t.parameters = *p;
-    c.tools.push_back(std::move(t));
-  }
-  c.tool_choice = read_enum(text_of(v, "tool_choice"), kChoices, ToolChoice::kAuto);
-  for (size_t i = 0; i < std::size(kEfforts); ++i)
-    if (kEfforts[i] == text_of(v, "reasoning_effort")) c.effort = static_cast<Effort>(i);
-  c.response_format.kind =
-      read_enum(text_of(v, "response_format"), kFormats, ResponseFormat::Kind::kText);
-  if (const json::Value* s = v.find("response_schema")) c.response_format.schema = *s;
-  return c;
-}
-
-ParsingOptions read_parsing(const json::Value& v) {
-  ParsingOptions p;
-  p.parse_tool_calls = flag_of(v, "parse_tool_calls", true);
-  p.starts_in_tool_calls = flag_of(v, "tool_call_initial_stage", false);
-  p.parse_json_output = flag_of(v, "parse_json_output", false);
-  const std::string_view stage = text_of(v, "reasoning_initial_stage");
-  if (stage == "start") p.stage = ThinkingStage::kStart;
-  if (stage == "reasoning") p.stage = ThinkingStage::kReasoning;
-  if (stage == "content") p.stage = ThinkingStage::kContent;
-  for (const json::Value& s : array_of(v, "stop_sequences"))
-    if (s.is_string()) p.stop_sequences.push_back(s.as_string());
-  return p;
-}
-
-std::optional<BackendFinish> read_finish(std::string_view s) {
-  if (s == "stop") return BackendFinish::kStop;
-  if (s == "length") return BackendFinish::kLength;
-  if (s == "content_filter") return BackendFinish::kContentFilter;
-  return std::nullopt;
+Result<Protocol> protocol_of(const json::Value& v, const CodecSettings& s) {
+  const std::string_view name = text_of(v, "protocol");
+  if (name.empty() && s.protocol) return *s.protocol;
+  return protocol_from_name(name);
 }
 
 ConvertOptions convert_options(const json::Value& v, const CodecSettings& s) {
@@ -327,42 +64,17 @@ ConvertOptions convert_options(const json::Value& v, const CodecSettings& s) {
   return o;
 }
 
-// ---- operations
-// ---------------------------------------------------------------------------------------------------------------
+Result<ConversationRequest> convert_text(Protocol protocol, std::string_view request,
+                                         const CodecSettings& s) {
+  DEEPMINT_TRY(body, json::parse(request));
+  ConvertOptions options;
+  options.compat = s.compat;
+  options.version = s.version;
+  return convert(protocol, body, options);
+}
 
-void push_chunk(ReplyStream& reply, const json::Value& chunk) {
-  if (chunk.is_string()) {
-    reply.push_text(chunk.as_string(), 1);
-    return;
-  }
-  if (const json::Value* ready = chunk.find("ready")) {
-    const json::Value* fingerprint = chunk.find("fingerprint");
-    const bool has = fingerprint != nullptr && fingerprint->is_string();
-    reply.ready({.prompt_tokens = number_of(*ready, "prompt_tokens"),
-                 .cached_tokens = number_of(*ready, "cached_tokens")},
-                has ? std::string_view(fingerprint->as_string()) : std::string_view());
-  } else if (const json::Value* ids = chunk.find("token_ids"); ids != nullptr && ids->is_array()) {
-    std::vector<TokenId> tokens;
-    for (const json::Value& id : ids->items())
-      tokens.push_back(static_cast<TokenId>(id.to_int64().value_or(-1)));
-    std::vector<TokenLogprob> logprobs;
-    for (const json::Value& l : array_of(chunk, "logprobs")) {
-      TokenLogprob one;
-      if (const json::Value* p = l.find("logprob"))
-        one.logprob = static_cast<float>(p->to_double().value_or(0));
-      for (const json::Value& top : array_of(l, "top")) {
-        if (!top.is_array() || top.items().size() != 2) continue;
-        one.top.emplace_back(static_cast<TokenId>(top.items()[0].to_int64().value_or(-1)),
-                             static_cast<float>(top.items()[1].to_double().value_or(0)));
-      }
-      logprobs.push_back(std::move(one));
-    }
-    reply.push_tokens(tokens, logprobs);
-  } else if (chunk.find("finish") != nullptr) {
-    reply.finish(read_finish(text_of(chunk, "finish")));
-  } else {
-    reply.push_text(text_of(chunk, "text"), number_of(chunk, "tokens", 1));
-  }
+Prompt prompt_of(const ConversationRequest& request, const CodecSettings& s) {
+  return render_prompt(request.conversation, {.version = s.version, .compat = s.compat});
 }
 
 void write_events(json::Writer& w, const EventBuffer& events) {
@@ -379,10 +91,10 @@ void write_events(json::Writer& w, const EventBuffer& events) {
 }
 
 Result<std::string> run_encode(const json::Value& v, const CodecSettings& s) {
-  DEEPMINT_TRY(protocol, protocol_of(text_of(v, "protocol")));
+  DEEPMINT_TRY(protocol, protocol_of(v, s));
   const json::Value* request = v.find("request");
-  if (request == nullptr) return fail(ErrorCode::kInvalidArgument, "expected a member \"request\"");
-  DEEPMINT_TRY(converted, convert(protocol, *request, convert_options(v, s)));
+  DEEPMINT_TRY(converted,
+               convert(protocol, request == nullptr ? v : *request, convert_options(v, s)));
   const Prompt prompt =
       render_prompt(converted.conversation, {.version = s.version, .compat = s.compat});
   json::Writer w;
@@ -407,7 +119,7 @@ std::string run_render(const json::Value& v, const CodecSettings& s) {
 }
 
 Result<std::string> run_decode(const json::Value& v, const CodecSettings& s) {
-  DEEPMINT_TRY(protocol, protocol_of(text_of(v, "protocol")));
+  DEEPMINT_TRY(protocol, protocol_of(v, s));
   ConversationRequest request;
   if (const json::Value* r = v.find("request"); r != nullptr && !r->is_null()) {
     DEEPMINT_TRY(converted, convert(protocol, *r, convert_options(v, s)));
@@ -429,7 +141,12 @@ Result<std::string> run_decode(const json::Value& v, const CodecSettings& s) {
   meta.compat = s.compat;
   meta.tokens = s.tokens;
   ReplyStream reply(request, std::move(meta));
-  for (const json::Value& chunk : array_of(v, "chunks")) push_chunk(reply, chunk);
+  size_t n = 0;
+  for (const json::Value& chunk : array_of(v, "chunks")) {
+    ++n;
+    if (auto ok = push_chunk(reply, chunk, s.tokens.get()); !ok)
+      return tl::unexpected<Error>(std::move(ok.error()).at(fmt::format("chunk {}", n)));
+  }
   reply.finish(std::nullopt);
   json::Writer w;
   w.begin_object().key("events");
@@ -474,7 +191,7 @@ class SegmentSink final : public OutputSink {
   }
 };
 
-std::string run_parse(const json::Value& v, const CodecSettings& s) {
+Result<std::string> run_parse(const json::Value& v, const CodecSettings& s) {
   static const json::Value kEmpty;
   const json::Value* o = v.find("options");
   const ParsingOptions options = read_parsing(o == nullptr ? kEmpty : *o);
@@ -494,6 +211,7 @@ std::string run_parse(const json::Value& v, const CodecSettings& s) {
     }
   }
   parser->finish();
+  DEEPMINT_TRY(finish, finish_from_name(text_of(v, "finish", "none")));
   json::Writer w;
   w.begin_object().key("segments").begin_array();
   for (const SegmentSink::Segment& segment : sink.segments) {
@@ -506,9 +224,7 @@ std::string run_parse(const json::Value& v, const CodecSettings& s) {
     }
     w.end_object();
   }
-  w.end_array()
-      .key("finish_reason")
-      .value(to_string(parser->finish_reason(read_finish(text_of(v, "finish")))));
+  w.end_array().key("finish_reason").value(to_string(parser->finish_reason(finish)));
   w.key("stop_sequence");
   if (parser->matched_stop().empty()) {
     w.null();
@@ -528,8 +244,11 @@ std::string run_parse(const json::Value& v, const CodecSettings& s) {
 
 Result<std::string> run_case(std::string_view line, const CodecSettings& base) {
   DEEPMINT_TRY(v, json::parse(line));
-  const CodecSettings s = settings_of(v, base);
-  const std::string_view op = text_of(v, "op");
+  if (!v.is_object())
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("expected an object, found {}", json::to_string(v.kind())));
+  DEEPMINT_TRY(s, settings_of(v, base));
+  const std::string_view op = text_of(v, "op", base.op);
   if (op == "encode") return run_encode(v, s);
   if (op == "render") return run_render(v, s);
   if (op == "decode") return run_decode(v, s);
@@ -538,7 +257,96 @@ Result<std::string> run_case(std::string_view line, const CodecSettings& base) {
               fmt::format("op: expected encode, render, decode or parse, found \"{}\"", op));
 }
 
+// Text of a caller with everything that a terminal would act on written as an escape.
+void append_visible(std::string& out, std::string_view s) {
+  for (size_t i = 0; i < s.size(); ++i) {
+    const auto c = static_cast<unsigned char>(s[i]);
+    const bool c1 = c == 0xC2 && i + 1 < s.size() && static_cast<unsigned char>(s[i + 1]) < 0xA0;
+    if (c1) {
+      out.append(fmt::format("\\u{:04x}", static_cast<unsigned char>(s[++i])));
+    } else if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7F) {
+      out.append(fmt::format("\\x{:02x}", c));
+    } else {
+      out.push_back(s[i]);
+    }
+  }
+}
+
+class Decoder final : public OutputDecoder {
+ public:
+  Decoder(ConversationRequest request, ReplyMeta meta, const DecodeSettings& decode,
+          const CodecSettings& settings)
+      : decode_(decode),
+        settings_(settings),
+        request_(std::move(request)),
+        reply_(request_, std::move(meta)) {}
+
+  Result<std::string> push_chunk(std::string_view line) override {
+    DEEPMINT_TRY(chunk, json::parse(line));
+    DEEPMINT_CHECK_OK(codec::push_chunk(reply_, chunk, settings_.tokens.get()));
+    return take();
+  }
+  std::string push_output(std::string_view text) override {
+    uint64_t left = 1;  // completion tokens, counted with the first piece
+    if (settings_.tokens != nullptr) {
+      const std::vector<Segment> all = {{Segment::Kind::kControl, std::string(text)}};
+      left = settings_.tokens->encode(all).size();
+      const auto prompt = settings_.tokens->encode(prompt_of(request_, settings_).segments());
+      reply_.ready({.prompt_tokens = prompt.size()}, {});
+    }
+    std::string out;
+    const size_t step = decode_.cut == 0 ? std::max<size_t>(text.size(), 1) : decode_.cut;
+    for (size_t i = 0; i < text.size(); i += step) {
+      reply_.push_text(text.substr(i, step), std::exchange(left, 0));
+      out.append(take());
+    }
+    return out;
+  }
+  std::string finish() override {
+    reply_.finish(decode_.finish);
+    return decode_.stream ? take() : reply_.response() + "\n";
+  }
+
+ private:
+  std::string take() {
+    if (decode_.stream) return reply_.take_sse();
+    reply_.events().clear();
+    return {};
+  }
+  const DecodeSettings decode_;
+  const CodecSettings settings_;
+  const ConversationRequest request_;
+  ReplyStream reply_;
+};
+
 }  // namespace
+
+Result<Protocol> protocol_from_name(std::string_view name) {
+  constexpr Name<Protocol> kNames[] = {{"chat", Protocol::kChat},
+                                       {"messages", Protocol::kMessages},
+                                       {"responses", Protocol::kResponses}};
+  return from_name("protocol", name, kNames);
+}
+
+Result<ModelVersion> version_from_name(std::string_view name) {
+  constexpr Name<ModelVersion> kNames[] = {{"v4", ModelVersion::kV4}, {"v4.1", ModelVersion::kV41}};
+  return from_name("version", name, kNames);
+}
+
+Result<Compat> compat_from_name(std::string_view name) {
+  constexpr Name<Compat> kNames[] = {
+      {"ours", Compat::kOurs}, {"0.2", Compat::kRecipe02}, {"0.1", Compat::kRecipe01}};
+  return from_name("compat", name, kNames);
+}
+
+Result<std::optional<BackendFinish>> finish_from_name(std::string_view name) {
+  constexpr Name<std::optional<BackendFinish>> kNames[] = {
+      {"stop", BackendFinish::kStop},
+      {"length", BackendFinish::kLength},
+      {"content_filter", BackendFinish::kContentFilter},
+      {"none", std::nullopt}};
+  return from_name("finish", name, kNames);
+}
 
 std::string_view error_class(const Error& error) {
   switch (error.code) {
@@ -569,61 +377,66 @@ std::string run_codec_case(std::string_view line, const CodecSettings& settings)
 
 Result<std::string> encode_request(Protocol protocol, std::string_view request,
                                    const CodecSettings& settings) {
-  DEEPMINT_TRY(body, json::parse(request));
-  ConvertOptions options;
-  options.compat = settings.compat;
-  options.version = settings.version;
-  DEEPMINT_TRY(converted, convert(protocol, body, options));
-  const Prompt prompt = render_prompt(converted.conversation,
-                                      {.version = settings.version, .compat = settings.compat});
+  DEEPMINT_TRY(converted, convert_text(protocol, request, settings));
   json::Writer w;
   w.begin_object();
-  write_prompt(w, prompt, settings);
+  write_prompt(w, prompt_of(converted, settings), settings);
   write_request(w, converted);
   w.end_object();
   return w.take();
 }
 
 Result<std::string> explain_request(Protocol protocol, std::string_view request,
-                                    const CodecSettings& settings) {
-  DEEPMINT_TRY(body, json::parse(request));
-  ConvertOptions options;
-  options.compat = settings.compat;
-  options.version = settings.version;
-  DEEPMINT_TRY(converted, convert(protocol, body, options));
-  const Prompt p = render_prompt(converted.conversation,
-                                 {.version = settings.version, .compat = settings.compat});
-  constexpr std::string_view kControl = "\x1b[1;35m", kOrigin = "\x1b[2;36m", kReset = "\x1b[0m";
+                                    const CodecSettings& settings, bool colour) {
+  DEEPMINT_TRY(converted, convert_text(protocol, request, settings));
+  const Prompt p = prompt_of(converted, settings);
+  const std::string_view reset = colour ? "\x1b[0m" : "";
+  const std::string_view control_on = colour ? "\x1b[1;35m" : "⟪";
+  const std::string_view control_off = colour ? reset : "⟫";
+  const std::string_view mark_on = colour ? "\x1b[36m" : "", template_on = colour ? "\x1b[2m" : "";
   std::string out;
-  size_t control = 0, origin = 0;
-  for (size_t i = 0; i < p.text.size();) {
-    if (origin < p.origins.size() && p.origins[origin].begin == i) {
-      const Prompt::Range& o = p.origins[origin++];
-      const Message& m = converted.conversation.messages[static_cast<size_t>(o.message)];
-      out.append(fmt::format("{}⟦{} {}⟧{}", kOrigin, o.message, kRoles[static_cast<size_t>(m.role)],
-                             kReset));
+  size_t control = 0, origin = 0, at = 0;
+  int last = -1;
+  const auto plain = [&](size_t end) {  // template text up to `end`
+    if (at < end) {
+      out.append(template_on);
+      append_visible(out, std::string_view(p.text).substr(at, end - at));
+      out.append(reset);
     }
-    if (control < p.controls.size() && p.controls[control].begin == i) {
-      const Prompt::Range& c = p.controls[control++];
-      out.append(kControl).append(p.text, c.begin, c.end - c.begin).append(kReset);
-      i = c.end;
+    at = end;
+  };
+  while (control < p.controls.size() || origin < p.origins.size()) {
+    const bool is_control =
+        origin == p.origins.size() ||
+        (control < p.controls.size() && p.controls[control].begin < p.origins[origin].begin);
+    const Prompt::Range& r = is_control ? p.controls[control++] : p.origins[origin++];
+    plain(r.begin);
+    const std::string_view text = std::string_view(p.text).substr(r.begin, r.end - r.begin);
+    at = r.end;
+    if (is_control) {
+      out.append(control_on).append(text).append(control_off);
       continue;
     }
-    out.push_back(p.text[i++]);
+    if (std::exchange(last, r.message) != r.message) {
+      const Role role = converted.conversation.messages[static_cast<size_t>(r.message)].role;
+      out.append(fmt::format("{}⟦{} {}⟧{}", mark_on, r.message, name_of(role), reset));
+    }
+    append_visible(out, text);
   }
+  plain(p.text.size());
   out.push_back('\n');
-  for (const std::string& line : converted.warnings)
-    out.append("warning: ").append(line).append("\n");
+  for (const std::string& line : converted.warnings) {
+    out.append("warning: ");
+    append_visible(out, line);
+    out.push_back('\n');
+  }
   return out;
 }
 
-Result<std::string> decode_output(std::string_view request, std::string_view model_output,
-                                  const DecodeSettings& decode, const CodecSettings& settings) {
-  DEEPMINT_TRY(body, json::parse(request));
-  ConvertOptions options;
-  options.compat = settings.compat;
-  options.version = settings.version;
-  DEEPMINT_TRY(converted, convert(decode.protocol, body, options));
+Result<std::unique_ptr<OutputDecoder>> OutputDecoder::open(std::string_view request,
+                                                           const DecodeSettings& decode,
+                                                           const CodecSettings& settings) {
+  DEEPMINT_TRY(converted, convert_text(decode.protocol, request, settings));
   converted.reply.stream = decode.stream;
   ReplyMeta meta;
   meta.id = decode.id;
@@ -631,41 +444,7 @@ Result<std::string> decode_output(std::string_view request, std::string_view mod
   meta.created = decode.created;
   meta.compat = settings.compat;
   meta.tokens = settings.tokens;
-  ReplyStream reply(converted, std::move(meta));
-  std::string out;
-  const auto collect = [&] {
-    if (decode.stream) out.append(reply.take_sse());
-    reply.events().clear();
-  };
-  if (decode.chunks) {
-    size_t line_number = 0;
-    while (!model_output.empty()) {
-      const size_t end = std::min(model_output.find('\n'), model_output.size());
-      const std::string_view line = model_output.substr(0, end);
-      model_output.remove_prefix(std::min(end + 1, model_output.size()));
-      ++line_number;
-      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      auto chunk = json::parse(line);
-      if (!chunk)
-        return tl::unexpected<Error>(
-            std::move(chunk.error()).at(fmt::format("chunk line {}", line_number)));
-      if (chunk->find("token_ids") != nullptr && settings.tokens == nullptr)
-        return fail(ErrorCode::kInvalidArgument, "token ids need a tokenizer",
-                    fmt::format("chunk line {}", line_number));
-      push_chunk(reply, *chunk);
-      collect();
-    }
-  } else {
-    const size_t step = decode.cut == 0 ? std::max<size_t>(model_output.size(), 1) : decode.cut;
-    for (size_t i = 0; i < model_output.size(); i += step) {
-      reply.push_text(model_output.substr(i, step), 1);
-      collect();
-    }
-  }
-  reply.finish(read_finish(decode.finish));
-  if (!decode.stream) return reply.response() + "\n";
-  out.append(reply.take_sse());
-  return out;
+  return std::make_unique<Decoder>(std::move(converted), std::move(meta), decode, settings);
 }
 
 }  // namespace deepmint::recipe

@@ -7,7 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "deepmint/result.h"
 #include "deepmint/types.h"
+#include "recipe/compat.h"
 #include "tokenizer/segment.h"
 
 namespace deepmint {
@@ -27,5 +29,8 @@ class TokenCodec {
 
 // The real one; keeps `tokenizer` alive.
 std::shared_ptr<const TokenCodec> make_token_codec(std::shared_ptr<const Tokenizer> tokenizer);
+
+// Whether the tokenizer has the control tokens of the format; the error names one that it lacks.
+Status check_tokenizer(const Tokenizer& tokenizer, ModelVersion version);
 
 }  // namespace deepmint::recipe

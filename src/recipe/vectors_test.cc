@@ -90,7 +90,7 @@ TEST(Vectors, Conversions) {
     ASSERT_EQ(got.find("error"), nullptr) << text(v, "name") << json::dump(got);
     for (const json::Member& want : v.find("expect")->members()) {
       const Value* found = want.key == "stream" || want.key == "parsing" || want.key == "inference"
-                               ? got.find(want.key)
+                               ? got.find(want.key == "inference" ? "options" : want.key)
                                : got.find("conversation")->find(want.key);
       ASSERT_NE(found, nullptr) << text(v, "name") << " " << want.key;
       if (want.key == "parsing" || want.key == "inference") {

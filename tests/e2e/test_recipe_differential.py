@@ -21,12 +21,15 @@ import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
 recipe = pytest.importorskip("deepseek_recipe")
+import recipe_events  # noqa: E402
 import recipe_gen as gen  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("DEEPMINT_BUILD", ROOT / "build/release")) / "bin/test-tools/recipe_jsonl"
 CASES = int(os.environ.get("DEEPMINT_RECIPE_CASES", "2000"))
 SEED = int(os.environ.get("DEEPMINT_SEED", "20261129"))
+
+
 def v41_tokenizer():
     """Path of a V4.1 tokenizer.json, or None: the published V4 file with the names that V4.1 gives its placeholders."""
     if "DEEPMINT_V41_TOKENIZER" in os.environ:
@@ -106,7 +109,7 @@ def package_encode(protocol, request, version):
             "tools": [{"name": t.name, "description": t.description, "parameters": t.parameters, "strict": t.strict} for t in c.tools],
             "tool_choice": c.tool_choice, "reasoning_effort": c.reasoning_effort, "response_format": c.response_format,
             "response_schema": c.response_schema, "response_regex": c.response_regex},
-        "inference": {"max_tokens": i.max_tokens, "temperature": i.temperature, "top_p": i.top_p, "logprobs": i.logprobs,
+        "options": {"max_tokens": i.max_tokens, "temperature": i.temperature, "top_p": i.top_p, "logprobs": i.logprobs,
                       "top_logprobs": i.top_logprobs, "seed": i.seed,
                       "constraint": i.output_constraint and {"kind": i.output_constraint.kind, "schema": i.output_constraint.schema}},
         "parsing": {"parse_tool_calls": p.parse_tool_calls, "tool_call_initial_stage": p.starts_in_tool_calls,
@@ -204,45 +207,9 @@ def package_decode(protocol, body, options, chunks, finish, usage):
     return [json.loads(t) for t in texts], json.loads(response.to_json())
 
 
-def join(a, b):
-    """Appends delta b to delta a when both continue the same text; False when they do not."""
-    if a.get("type") != b.get("type"):
-        return False
-    if "choices" in a:
-        x, y = a["choices"][0], b["choices"][0]
-        if y["finish_reason"] or set(x["delta"]) != set(y["delta"]) or "role" in x["delta"]:
-            return False
-        x, y = x["delta"], y["delta"]
-        if "tool_calls" in x:
-            x, y = x["tool_calls"][0], y["tool_calls"][0]
-            if "id" in x or "id" in y or x["index"] != y["index"]:
-                return False
-            x["function"]["arguments"] += y["function"]["arguments"]
-            return True
-        for k in ("content", "reasoning_content"):
-            if isinstance(x.get(k), str) and isinstance(y.get(k), str):
-                x[k] += y[k]
-                return True
-        return False
-    if a["type"] == "content_block_delta" and a["delta"]["type"] == b["delta"]["type"]:
-        k = next(k for k in a["delta"] if k != "type")
-        a["delta"][k] += b["delta"][k]
-        return True
-    if a["type"].endswith(".delta") and a["output_index"] == b["output_index"]:
-        a["delta"] += b["delta"]
-        return True
-    return False
-
-
 def normal(events, response, json_mode):
     """Joined deltas; ids of calls, times and (in JSON mode) the number of spaces made equal."""
-    out = []
-    for e in events:
-        if not out or not join(out[-1], e):
-            out.append(e)
-    for i, e in enumerate(out):
-        if "sequence_number" in e:
-            e["sequence_number"] = i
+    out = recipe_events.joined(events)
     ids = {}
 
     def walk(v, key=None):
