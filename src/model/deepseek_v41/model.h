@@ -7,12 +7,17 @@
 // after the last kv source; write_global_from keeps global rows of earlier positions as they are;
 // layer_end equal to the last kv source's id means "run the encoder and project the source's rows"
 // (decoder-tail skipping, spec 10.3); anything else must be the whole model.
+//
+// Taps, in this order per layer: "engram" [rows, streams * hidden] (layers that have one), "attn"
+// and "moe" [rows, hidden], the sublayers' outputs; before them "embed" (layer -1), after them
+// "norm" (layer n_layers, rows that need logits). Rows that a layer skips are left out.
 #pragma once
 
 #include <filesystem>
 #include <memory>
 #include <vector>
 
+#include "core/aligned.h"
 #include "model/deepseek_v41/arithmetic.h"
 #include "model/deepseek_v41/engram.h"
 #include "model/deepseek_v41/state.h"
@@ -41,20 +46,31 @@ class V41Model : public Model {
   const Config& config() const { return config_; }
   const StateLayout& layout() const { return layout_; }
 
+  // Engram rows of `ids`, read as consecutive text, are announced to the hints; rows of the first
+  // ids, whose n-grams begin before them, are not.
+  void prefetch(std::span<const TokenId> ids) override;
+  // Who is told what steps will read from weights on disk (Engram rows, routed experts). Outlives
+  // the model.
+  void set_hints(WeightHints* hints);
+
   // For tests: the selection that the last index source made for a row of the last forward.
-  const std::vector<int32_t>& selected_rows(size_t row) const { return selected_[row]; }
-  const std::vector<int32_t>& candidate_blocks(size_t row) const { return candidates_[row]; }
+  std::vector<int32_t> selected_rows(size_t row) const;
+  std::vector<int32_t> candidate_blocks(size_t row) const;
 
  private:
   V41Model(Config config, SafetensorsModel files, std::unique_ptr<Arithmetic> arithmetic,
            V41Options options);
-  Status check(const StepInput& input) const;
-  struct Step;  // one forward's working set
+  Status check(const StepInput& input, size_t n_logits);
+
+  // forward.cc
+  struct Step;  // the working set of one forward, and its memory
+  int64_t compressed_id(int64_t id) const;
+  void embed(Step& s);
   void run_engram(Step& s, size_t which, int layer);
-  void attention(Step& s, int layer, const float* u, float* y);
-  void compress(Step& s, int layer, const float* u);
-  void select(Step& s, int layer, const float* u, const float* qr);
-  void narrow(Step& s, const std::vector<uint32_t>& keep);
+  void attention(Step& s, int layer);
+  void compress(Step& s, int layer);
+  void select(Step& s, int layer);
+  void narrow(Step& s, size_t n_keep);
 
   Config config_;
   SafetensorsModel files_;
@@ -66,7 +82,9 @@ class V41Model : public Model {
   std::vector<float> inv_plain_, inv_compressed_;
   ModelInfo info_;
   size_t max_rows_ = 0, max_logit_rows_ = 0;
-  std::vector<std::vector<int32_t>> selected_, candidates_;
+  std::vector<uint8_t> seen_;  // of check()
+  WeightHints* hints_ = nullptr;
+  std::unique_ptr<Step> step_;
 };
 
 }  // namespace deepmint::v41

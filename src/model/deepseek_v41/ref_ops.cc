@@ -71,16 +71,29 @@ std::vector<float> inverse_frequencies(int dim, double theta, double factor, dou
   return inv;
 }
 
-void rope(float* x, int d, std::span<const float> inv, int64_t position, int sign) {
-  const size_t first = static_cast<size_t>(d) - 2 * inv.size();
+void rope_table(std::span<const float> inv, int64_t position, float* cos_sin) {
   for (size_t m = 0; m < inv.size(); ++m) {
     const float angle = static_cast<float>(position) * inv[m];
-    const auto c = static_cast<float>(std::cos(static_cast<double>(angle)));
-    const auto s = static_cast<float>(sign * std::sin(static_cast<double>(angle)));
-    const float a = x[first + 2 * m], b = x[first + 2 * m + 1];
-    x[first + 2 * m] = round_bf16(a * c - b * s);
-    x[first + 2 * m + 1] = round_bf16(a * s + b * c);
+    cos_sin[m] = static_cast<float>(std::cos(static_cast<double>(angle)));
+    cos_sin[inv.size() + m] = static_cast<float>(std::sin(static_cast<double>(angle)));
   }
+}
+
+void rope_by_table(float* x, int d, int rotary, const float* cos_sin, int sign) {
+  const int half = rotary / 2;
+  x += d - rotary;
+  for (int m = 0; m < half; ++m) {
+    const float c = cos_sin[m], s = static_cast<float>(sign) * cos_sin[half + m];
+    const float a = x[2 * m], b = x[2 * m + 1];
+    x[2 * m] = round_bf16(a * c - b * s);
+    x[2 * m + 1] = round_bf16(a * s + b * c);
+  }
+}
+
+void rope(float* x, int d, std::span<const float> inv, int64_t position, int sign) {
+  std::vector<float> cos_sin(2 * inv.size());
+  rope_table(inv, position, cos_sin.data());
+  rope_by_table(x, d, static_cast<int>(2 * inv.size()), cos_sin.data(), sign);
 }
 
 void mix(const float* X, int hc, int d, const float* fn, const float* base, const float* scale,

@@ -24,6 +24,9 @@ std::vector<float> inverse_frequencies(int dim, double theta, double factor, dou
                                        double beta_fast, double beta_slow);
 // Rotates the last 2 * inv.size() of x's d values at `position`; sign -1 undoes it.
 void rope(float* x, int d, std::span<const float> inv, int64_t position, int sign);
+// The same in two parts: cos_sin: [2, inv.size()], for one position.
+void rope_table(std::span<const float> inv, int64_t position, float* cos_sin);
+void rope_by_table(float* x, int d, int rotary, const float* cos_sin, int sign);
 
 struct MixResult {               // hc = number of streams
   std::vector<float> pre, post;  // [hc]

@@ -55,6 +55,20 @@ std::byte* StateLayout::index_row(const StepInput& in, const SequenceRef& seq, s
                                   int64_t row) const {
   return block_row(in, seq, 1, source, row, index_row_, index_offsets_);
 }
+PagedRows StateLayout::rows_of(const StepInput& in, const SequenceRef& seq, size_t part,
+                               size_t source, size_t row_bytes,
+                               const std::vector<size_t>& offsets) const {
+  return {in.state[part].base + offsets[source], seq.blocks.data(), parts_[part].bytes, row_bytes,
+          kBlockTokens / ratios_[source]};
+}
+PagedRows StateLayout::global_rows(const StepInput& in, const SequenceRef& seq,
+                                   size_t source) const {
+  return rows_of(in, seq, 0, source, global_row_, global_offsets_);
+}
+PagedRows StateLayout::index_rows(const StepInput& in, const SequenceRef& seq,
+                                  size_t source) const {
+  return rows_of(in, seq, 1, source, index_row_, index_offsets_);
+}
 std::byte* StateLayout::window_row(const StepInput& in, const SequenceRef& seq, int layer,
                                    int64_t position) const {
   const auto row = static_cast<size_t>(layer) * static_cast<size_t>(ring_rows_) +

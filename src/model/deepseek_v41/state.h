@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "model/deepseek_v41/config.h"
+#include "model/deepseek_v41/key_rows.h"
 #include "model/model.h"
 
 namespace deepmint::v41 {
@@ -41,6 +42,9 @@ class StateLayout {
                         int64_t row) const;
   std::byte* index_row(const StepInput& in, const SequenceRef& seq, size_t source,
                        int64_t row) const;
+  // The same rows as views: what queries of one sequence read.
+  PagedRows global_rows(const StepInput& in, const SequenceRef& seq, size_t source) const;
+  PagedRows index_rows(const StepInput& in, const SequenceRef& seq, size_t source) const;
   std::byte* window_row(const StepInput& in, const SequenceRef& seq, int layer,
                         int64_t position) const;
   float* carry_row(const StepInput& in, const SequenceRef& seq, size_t source,
@@ -55,6 +59,8 @@ class StateLayout {
  private:
   std::byte* block_row(const StepInput& in, const SequenceRef& seq, size_t part, size_t source,
                        int64_t row, size_t row_bytes, const std::vector<size_t>& offsets) const;
+  PagedRows rows_of(const StepInput& in, const SequenceRef& seq, size_t part, size_t source,
+                    size_t row_bytes, const std::vector<size_t>& offsets) const;
   std::array<StatePart, 5> parts_;
   std::vector<int> ratios_;  // of each kv source
   std::vector<size_t> global_offsets_, index_offsets_, carry_offsets_;

@@ -1,0 +1,47 @@
+// The operations of the fast arithmetic that read no weight matrix: norms, rotary embedding,
+// hyper-connections, packing, attention, the indexer, pooling and the Engram gate. float32 in a
+// fixed order; a row's bits depend on that row alone. Kernels: kernels/v41_ops.h, v41_attention.h,
+// v41_index.h.
+#pragma once
+
+#include <memory>
+
+#include "core/thread_pool.h"
+#include "model/deepseek_v41/arithmetic.h"
+
+namespace deepmint::v41 {
+
+class FastOps : public Arithmetic {
+ public:
+  explicit FastOps(ThreadPool* pool) : pool_(pool) {}
+
+  void rms_norm(const float* x, int64_t m, int d, const float* weight, double eps,
+                float* y) override;
+  void rope_table(const int32_t* positions, int64_t m, std::span<const float> inv,
+                  float* table) override;
+  void rope(float* x, int64_t m, int groups, int d, int rotary, const float* table,
+            int sign) override;
+  void mix(const float* X, int64_t m, const Config& c, const MixWeights& w, float* pre, float* post,
+           float* comb) override;
+  void collapse(const float* X, int64_t m, const Config& c, const float* pre, float* y) override;
+  void expand(const float* y, int64_t m, const Config& c, const float* post, const float* comb,
+              float* X) override;
+  void pack(Packing packing, const float* x, int64_t m, int d, std::byte* const* rows) override;
+  void attend(float* q, std::span<const AttentionRow> rows, const Config& c,
+              const float* sink) override;
+  void pool(std::span<const Pair> pairs, int d, float* out) override;
+  void select(float* q, const float* w, std::span<const SelectRow> rows, const Config& c,
+              Candidates candidates) override;
+  void engram_rows(const EngramWeights& w, std::span<const int64_t> rows, const Config& c,
+                   float* out) override;
+  void engram(float* X, const float* z, int64_t m, const Config& c,
+              const EngramWeights& w) override;
+
+ protected:
+  ThreadPool* const pool_;
+
+ private:
+  std::unique_ptr<Arithmetic> reference_ = make_reference_arithmetic();
+};
+
+}  // namespace deepmint::v41
