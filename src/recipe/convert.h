@@ -49,6 +49,9 @@ Result<ConversationRequest> convert_responses(const json::Value& body,
 Result<ConversationRequest> convert_messages(const json::Value& body,
                                              const ConvertOptions& options);
 
+// The name to look a model up by: without the "[1m]" (a context size) that Claude Code appends.
+std::string_view model_to_look_up(std::string_view model);
+
 // max_tokens for the engine: what was asked for, else 8192 without thinking, 131072 with max
 // effort, 65536 otherwise; never more than what the context leaves. Error when prompt and wish do
 // not fit.

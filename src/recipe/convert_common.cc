@@ -496,10 +496,17 @@ Result<ConversationRequest> convert(Protocol protocol, const json::Value& body,
   return fail(ErrorCode::kInternal, "unknown protocol");
 }
 
+std::string_view model_to_look_up(std::string_view model) {
+  constexpr std::string_view kSuffix = "[1m]";
+  if (model.size() <= kSuffix.size()) return model;
+  const std::string_view stem = model.substr(0, model.size() - kSuffix.size());
+  return starts_with_nocase(model.substr(stem.size()), kSuffix) ? stem : model;
+}
+
 Result<uint32_t> resolve_max_tokens(const ConversationRequest& request, uint64_t prompt_tokens,
                                     uint64_t context_limit) {
   const uint64_t wish = request.inference.max_tokens.value_or(0);
-  if (prompt_tokens + wish > context_limit) {
+  if (prompt_tokens + std::max<uint64_t>(wish, 1) > context_limit) {
     return request_error(fmt::format(
         "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in "
         "the "
@@ -511,7 +518,7 @@ Result<uint32_t> resolve_max_tokens(const ConversationRequest& request, uint64_t
     const bool max_effort = request.conversation.effort == Effort::kMax;
     n = !request.conversation.thinking ? 8192 : max_effort ? 131072 : 65536;
   }
-  return static_cast<uint32_t>(std::max<uint64_t>(1, std::min(n, context_limit - prompt_tokens)));
+  return static_cast<uint32_t>(std::min(n, context_limit - prompt_tokens));
 }
 
 }  // namespace deepmint::recipe

@@ -2,6 +2,7 @@
 // traps.json, and the property that every way to cut the output gives the same segments.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -112,16 +113,77 @@ Options plain() {
   return o;
 }
 
-// ---- the better cases
-// ---------------------------------------------------------------------------------------------------------
+// ---- the better cases of the vectors, each by its name
 
-TEST(Better, MissingStringAttributeIsAString) {
+json::Value load_parse_vectors() {
+  std::ifstream in(std::string(DEEPMINT_SOURCE_DIR) + "/tests/spec/recipe/parse_vectors.json");
+  std::stringstream all;
+  all << in.rdbuf();
+  return *json::parse(all.str());
+}
+
+const json::Value& entry(const json::Value& list, const std::string& name) {
+  const auto it = std::find_if(list.items().begin(), list.items().end(), [&](const json::Value& v) {
+    return v.find("name")->as_string() == name;
+  });
+  EXPECT_NE(it, list.items().end()) << name;
+  return *it;
+}
+
+// Parses the text of a better case (its own, or that of the vector it is like) with that vector's
+// options at every cut, and compares with what it wants.
+void check_better(const std::string& name) {
+  static const json::Value kAll = load_parse_vectors();
+  const json::Value& want = entry(*kAll.find("better"), name);
+  const json::Value& source = want.find("like") == nullptr
+                                  ? want
+                                  : entry(*kAll.find("recipe"), want.find("like")->as_string());
+  Options o;
+  if (const json::Value* options = source.find("options")) {
+    const json::Value* calls = options->find("parse_tool_calls");
+    const json::Value* json_output = options->find("parse_json_output");
+    o.parsing.parse_tool_calls = calls == nullptr || calls->as_bool();
+    o.parsing.parse_json_output = json_output != nullptr && json_output->as_bool();
+  }
+  if (const json::Value* finish = source.find("backend_finish"); finish != nullptr)
+    o.finish = !finish->is_string()              ? std::nullopt
+               : finish->as_string() == "length" ? std::optional(BackendFinish::kLength)
+                                                 : std::optional(BackendFinish::kStop);
+  const Parsed p = parse_all(source.find("text")->as_string(), o);
+  if (const json::Value* reason = want.find("want_finish")) {
+    EXPECT_EQ(to_string(p.reason), reason->as_string());
+  }
+  const json::Value* segments = want.find("want");
+  if (segments == nullptr) return;
+  Segments expected;
+  for (const json::Value& s : segments->items()) {
+    const bool is_call = s.find("type")->as_string() == "tool_call";
+    expected.push_back({s.find("type")->as_string(),
+                        s.find(is_call ? "arguments" : "text")->as_string(),
+                        is_call ? s.find("name")->as_string() : "", true});
+  }
+  Segments found = p.segments;
+  for (Segment& s : found) s.complete = true;  // the vectors do not say; the finish reason does
+  EXPECT_EQ(found, expected);
+}
+
+TEST(Better, better_missing_string_attribute) { check_better("better_missing_string_attribute"); }
+TEST(Better, better_truncated_value_length) { check_better("better_truncated_value_length"); }
+TEST(Better, better_truncated_value_stop) { check_better("better_truncated_value_stop"); }
+TEST(Better, better_name_with_quote) { check_better("better_name_with_quote"); }
+TEST(Better, better_nonstring_invalid_json) { check_better("better_nonstring_invalid_json"); }
+TEST(Better, better_lone_dsml) { check_better("better_lone_dsml"); }
+TEST(Better, better_literal_close_in_value) { check_better("better_literal_close_in_value"); }
+TEST(Better, better_json_trailing) { check_better("better_json_trailing"); }
+TEST(Better, better_doubled_bar_marker) { check_better("better_doubled_bar_marker"); }
+
+TEST(Lenient, MissingStringAttributeIsAString) {
   const Parsed p = parse_all(call(invoke("f", parameter("a", "x", ""))));
   EXPECT_EQ(p.segments, Segments{tool("f", R"({"a": "x"})")});
   EXPECT_EQ(p.reason, FinishReason::kToolCalls);
 }
 
-TEST(Better, TruncatedCallIsNeverReportedAsToolCalls) {
+TEST(Lenient, TruncatedCallIsNeverReportedAsToolCalls) {
   const std::string cut_off =
       "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"get_weather\">\n<｜DSML｜ parameter "
       "name=\"location\" string=\"true\">Par";
@@ -134,7 +196,7 @@ TEST(Better, TruncatedCallIsNeverReportedAsToolCalls) {
   EXPECT_EQ(p.reason, FinishReason::kMalformedToolCall);
 }
 
-TEST(Better, NamesAreEscaped) {
+TEST(Lenient, NamesAreEscaped) {
   EXPECT_EQ(parse_all(call(invoke("f", parameter("a\\b", "x")))).segments,
             Segments{tool("f", R"({"a\\b": "x"})")});
   EXPECT_EQ(parse_all(call(invoke("f", parameter("a\"b", "x")))).segments,
@@ -143,7 +205,7 @@ TEST(Better, NamesAreEscaped) {
             Segments{tool("f", R"({"shipping address": "x"})")});
 }
 
-TEST(Better, ValuesThatAreNotJsonBecomeStrings) {
+TEST(Lenient, ValuesThatAreNotJsonBecomeStrings) {
   const std::string json = " string=\"false\"";
   const std::string body = parameter("o", "{\"k\": [1, null, true]}", json) + "\n" +
                            parameter("n", " 3 ", json) + "\n" + parameter("bad", "{oops", json) +
@@ -156,13 +218,13 @@ TEST(Better, ValuesThatAreNotJsonBecomeStrings) {
           R"({"o": {"k": [1, null, true]}, "n": 3, "bad": "{oops", "huge": "1e999", "none": ""})")});
 }
 
-TEST(Better, LoneMarkerIsText) {
+TEST(Lenient, LoneMarkerIsText) {
   EXPECT_EQ(parse_all("See <｜DSML｜ in text").segments, Segments{text("See <｜DSML｜ in text")});
   EXPECT_EQ(parse_all("See <｜DSML｜").segments, Segments{text("See <｜DSML｜")});
   EXPECT_EQ(parse_all("a\n\n<｜DSM b").segments, Segments{text("a\n\n<｜DSM b")});
 }
 
-TEST(Better, CloseTagInsideAValueIsText) {
+TEST(Traps, close_literal_in_value) {
   EXPECT_EQ(parse_all(call(invoke("w", parameter("t", "say </｜DSML｜ parameter> now")))).segments,
             Segments{tool("w", R"({"t": "say </｜DSML｜ parameter> now"})")});
   EXPECT_EQ(
@@ -172,7 +234,7 @@ TEST(Better, CloseTagInsideAValueIsText) {
       Segments{tool("w", R"({"t": "</｜DSML｜ invoke> </｜DSML｜ calls> <｜DSML｜ calls>"})")});
 }
 
-TEST(Better, JsonEndsWhereItsNestingEnds) {
+TEST(Lenient, JsonEndsWhereItsNestingEnds) {
   Options o = plain();
   o.parsing.parse_json_output = true;
   EXPECT_EQ(parse_all("{\"a\": 1} trailing", o).segments, Segments{text("{\"a\": 1}")});
@@ -183,7 +245,7 @@ TEST(Better, JsonEndsWhereItsNestingEnds) {
             Segments{text("no json at all")});  // never an empty answer
 }
 
-TEST(Better, LookAlikeMarkers) {
+TEST(Traps, marker_variants) {
   for (const std::string bars : {"｜｜", "||", "‖", "|"}) {
     const std::string d = bars + "DSML" + bars;
     const std::string s = "<" + d + "tool_calls>\n<" + d + "invoke name=\"f\">\n<" + d +
@@ -203,16 +265,15 @@ TEST(Better, LookAlikeMarkers) {
             Segments{tool("f", "{}")});
 }
 
-// ---- traps
-// --------------------------------------------------------------------------------------------------------------------
+// ---- traps (traps_test.cc has the others and the check that none is missing)
 
-TEST(Trap, PartialCloseInValue) {
+TEST(Traps, partial_close_in_value) {
   EXPECT_EQ(parse_all(call(invoke("sh", parameter("c", "ls 2>&1 </dev/null | grep \"<x>\" </"))))
                 .segments,
             Segments{tool("sh", R"({"c": "ls 2>&1 </dev/null | grep \"<x>\" </"})")});
 }
 
-TEST(Trap, LongArgumentsStream) {
+TEST(Traps, long_arg_buffering) {
   Collect sink;
   const auto parser = OutputParser::create({}, {}, Compat::kOurs, sink);
   parser->push(
@@ -226,7 +287,7 @@ TEST(Trap, LongArgumentsStream) {
   }
 }
 
-TEST(Trap, ToolBlockInsideReasoningWithoutClose) {
+TEST(Traps, missing_think_close) {
   const std::string block = call(invoke("f", parameter("a", "x")));
   EXPECT_EQ(parse_all("I need data.\n\n" + block, thinking()).segments,
             (Segments{reasoning("I need data."), tool("f", R"({"a": "x"})")}));
@@ -234,7 +295,7 @@ TEST(Trap, ToolBlockInsideReasoningWithoutClose) {
             (Segments{reasoning("r"), tool("f", R"({"a": "x"})")}));
 }
 
-TEST(Trap, MalformedWrappers) {
+TEST(Traps, malformed_wrappers) {
   const std::string body =
       "<｜DSML｜tool_calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" "
       "string=\"true\">x</｜DSML｜ parameter>\n"
@@ -249,7 +310,7 @@ TEST(Trap, MalformedWrappers) {
   EXPECT_TRUE(parser->wants_stop());  // the block close ends generation
 }
 
-TEST(Trap, MissingCloses) {
+TEST(Traps, missing_outer_close) {
   const std::string open = "<｜DSML｜ calls>\n";
   EXPECT_EQ(parse_all(open + invoke("f", parameter("a", "x"))).segments,
             Segments{tool("f", R"({"a": "x"})")});
@@ -266,7 +327,7 @@ TEST(Trap, MissingCloses) {
             Segments{tool("f", R"({"a": "x"})")});
 }
 
-TEST(Trap, NestedParameters) {
+TEST(Traps, malformed_nested) {
   const std::string nested = "<｜DSML｜ parameter name=\"edit\">\n" + parameter("from", "a") +
                              "\n" + parameter("n", "2", " string=\"false\"") +
                              "\n</｜DSML｜ parameter>";
@@ -274,7 +335,7 @@ TEST(Trap, NestedParameters) {
             Segments{tool("f", R"({"edit": {"from": "a", "n": 2}, "z": "y"})")});
 }
 
-TEST(Trap, SoleArgumentsObjectIsUnwrapped) {
+TEST(Traps, malformed_nested__sole_arguments_object) {
   Options o;
   Tool t;
   t.name = "f";
@@ -298,7 +359,7 @@ TEST(Trap, SoleArgumentsObjectIsUnwrapped) {
       Segments{tool("f", R"({"arguments": {"a": 1}})")});
 }
 
-TEST(Trap, NamesWithAWrongNamespace) {
+TEST(Traps, custom_exec__namespace_prefix) {
   Options o;
   for (const std::string name : {"exec", "weather::now"}) {
     Tool t;
@@ -311,14 +372,14 @@ TEST(Trap, NamesWithAWrongNamespace) {
   EXPECT_EQ(parse_all(call(invoke("unknown", "")), o).segments, Segments{tool("unknown", "{}")});
 }
 
-TEST(Trap, TwoBlocksInOneAnswer) {
+TEST(Lenient, TwoBlocksInOneAnswer) {
   EXPECT_EQ(parse_all(call(invoke("f", "")) + "\n" + call(invoke("g", ""))).segments,
             (Segments{tool("f", "{}"), tool("g", "{}")}));
   EXPECT_EQ(parse_all(call(invoke("f", "")) + "\n\nDone, thanks.").segments,
             Segments{tool("f", "{}")});
 }
 
-TEST(Trap, StopAtANewlineDoesNotEatTheAnswer) {
+TEST(Traps, stop_newline) {
   Options o = plain();
   o.parsing.stage = ThinkingStage::kStart;
   o.parsing.stop_sequences = {"\n"};
@@ -327,7 +388,7 @@ TEST(Trap, StopAtANewlineDoesNotEatTheAnswer) {
   EXPECT_EQ(p.reason, FinishReason::kStopSequence);
 }
 
-TEST(Trap, StopStringsOnlyInTheAnswer) {
+TEST(Lenient, StopStringsOnlyInTheAnswer) {
   Options o = thinking();
   o.parsing.stop_sequences = {"END", "Paris"};
   EXPECT_EQ(parse_all("think END more</think>answer END tail", o).segments,
@@ -337,7 +398,7 @@ TEST(Trap, StopStringsOnlyInTheAnswer) {
   EXPECT_EQ(parse_all("</think>xEN", o).segments, Segments{text("xEN")});
 }
 
-TEST(Trap, ThinkingThatNeverEndsIsReported) {
+TEST(Traps, effort_empty_answer__parser) {
   Options o = thinking();
   o.finish = BackendFinish::kLength;
   const Parsed p = parse_all("on and on", o);
@@ -345,7 +406,7 @@ TEST(Trap, ThinkingThatNeverEndsIsReported) {
   EXPECT_EQ(p.reason, FinishReason::kLength);
 }
 
-TEST(Trap, TextIsPassedOnAtOnce) {
+TEST(Lenient, TextIsPassedOnAtOnce) {
   Collect sink;
   const auto parser = OutputParser::create({}, {}, Compat::kOurs, sink);
   parser->push("Hello <");
@@ -375,7 +436,7 @@ Segments parse_ids(const std::vector<std::pair<bool, std::string>>& pieces, cons
   return sink.out;
 }
 
-TEST(Ids, OnlyControlTokensAreMarkers) {
+TEST(Traps, close_literal_in_value__token_ids) {
   const std::string d = "｜DSML｜";
   const auto tags = [&](const std::string& value) {
     return std::vector<std::pair<bool, std::string>>{

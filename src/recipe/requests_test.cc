@@ -48,7 +48,7 @@ TEST(Requests, DeveloperRole) {
   EXPECT_EQ(roles(request(Protocol::kChat, body, {.version = ModelVersion::kV4})), "SUU");
 }
 
-TEST(Requests, InterruptedCallsGetAResult) {
+TEST(Traps, insufficient_tool_messages) {
   const char chat[] =
       R"({"model":"m","messages":[{"role":"user","content":"x"},{"role":"assistant","tool_calls":[
     {"id":"a","type":"function","function":{"name":"f","arguments":"{}"}},{"id":"b","type":"function","function":{"name":"f","arguments":"{}"}}]},
@@ -72,9 +72,14 @@ TEST(Requests, InterruptedCallsGetAResult) {
       roles(request(Protocol::kResponses, R"({"model":"m","input":[{"role":"user","content":"x"},
     {"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"role":"user","content":"stop"}]})")),
       "UATU");
+  // The original refuses.
+  const auto strict = convert(Protocol::kChat, parse(chat), {.compat = Compat::kRecipe02});
+  ASSERT_FALSE(strict.has_value());
+  EXPECT_NE(strict.error().message.find("insufficient tool messages following tool_calls message"),
+            std::string::npos);
 }
 
-TEST(Requests, MessageBetweenCallAndOutputMovesBehindTheOutputs) {
+TEST(Traps, developer_between_call_and_output) {
   const ConversationRequest r =
       request(Protocol::kResponses, R"({"model":"m","input":[{"role":"user","content":"x"},
     {"type":"function_call","call_id":"b","name":"f","arguments":"{}"},{"role":"developer","content":"d"},
@@ -87,7 +92,7 @@ TEST(Requests, MessageBetweenCallAndOutputMovesBehindTheOutputs) {
   EXPECT_EQ(r.conversation.messages[4].content, "d");
 }
 
-TEST(Requests, AdditionalToolsDeclareTools) {
+TEST(Traps, additional_tools) {
   const ConversationRequest r = request(Protocol::kResponses, R"({"model":"m","input":[
     {"type":"additional_tools","role":"developer","tools":[{"type":"function","name":"f"},{"type":"custom","name":"exec","format":{"type":"grammar","syntax":"lark","definition":"start: /a/"}}]},
     {"role":"user","content":"x"},{"type":"additional_tools","tools":[{"type":"function","name":"f"}]}]})");
@@ -99,7 +104,7 @@ TEST(Requests, AdditionalToolsDeclareTools) {
   EXPECT_TRUE(r.inference.constraint->must_enforce);
 }
 
-TEST(Requests, ForcedToolsWhileThinking) {
+TEST(Traps, required_in_thinking) {
   const ConversationRequest r = request(
       Protocol::kChat,
       std::string(
@@ -128,16 +133,6 @@ TEST(Requests, ForcedToolsWhileThinking) {
     "tool_choice":{"type":"any"}})")
           .conversation.tool_choice,
       ToolChoice::kRequired);
-}
-
-TEST(Requests, ToolChoiceNoneHidesTheTools) {
-  const ConversationRequest r = request(
-      Protocol::kChat,
-      std::string(
-          R"({"model":"m","messages":[{"role":"user","content":"x"}],"tool_choice":"none",)") +
-          kTool + "}");
-  EXPECT_EQ(prompt_of(r).find("## Tools"), std::string::npos);
-  EXPECT_FALSE(r.parsing.parse_tool_calls);
 }
 
 TEST(Requests, FormatsBecomeConstraintsAfterThinking) {
@@ -174,7 +169,7 @@ TEST(Requests, SamplingIsTheClients) {
                    .has_value());
 }
 
-TEST(Requests, DisabledThinkingWinsOverAnEffort) {
+TEST(Traps, disabled_plus_effort) {
   EXPECT_FALSE(
       request(
           Protocol::kMessages,
@@ -183,7 +178,7 @@ TEST(Requests, DisabledThinkingWinsOverAnEffort) {
           .conversation.thinking);
 }
 
-TEST(Requests, EffortNumbers) {
+TEST(Traps, effort_one_tier_off) {
   for (const auto& [effort, number] : std::vector<std::pair<std::string, std::string>>{
            {"low", "50"}, {"medium", "75"}, {"high", "75"}, {"xhigh", "75"}, {"max", "100"}}) {
     const ConversationRequest r =
@@ -194,7 +189,7 @@ TEST(Requests, EffortNumbers) {
   }
 }
 
-TEST(Requests, CallerTextIsNeverAControlToken) {
+TEST(Traps, control_literals) {
   const ConversationRequest r =
       request(Protocol::kChat, R"({"model":"m","thinking":{"type":"disabled"},"messages":[
     {"role":"system","content":"<｜System｜>"},{"role":"user","content":"a<｜User｜><think> ｜DSML｜ <｜image｜>"},
@@ -229,7 +224,7 @@ TEST(Requests, TextDocumentsAreInlined) {
       "a.txt\n\nhi");
 }
 
-TEST(Requests, SignaturesAndServerBlocksDoNotMatter) {
+TEST(Traps, signature_provider_switch) {
   const ConversationRequest r = request(
       Protocol::kMessages,
       R"({"model":"m","max_tokens":9,"tools":[{"type":"web_search_20250305","name":"web_search"}],"messages":[{"role":"user","content":"x"},
@@ -267,7 +262,7 @@ class Xor final : public SealedReasoning {  // stands in for the server's AEAD
   }
 };
 
-TEST(Stores, EncryptedReasoningComesBack) {
+TEST(Traps, responses_reasoning_passback__sealed) {
   const Xor sealer;
   const ConvertOptions options{.sealer = &sealer, .tenant = "t"};
   const ConversationRequest first =

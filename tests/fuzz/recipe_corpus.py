@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Writes seeds and a dictionary for the fuzzers of the recipe from tests/spec/recipe.
+
+    tests/fuzz/recipe_corpus.py FOLDER      FOLDER/{chat,messages,responses,output,reply}/ and FOLDER/recipe.dict
+    recipe_chat_fuzz FOLDER/chat -dict=FOLDER/recipe.dict -max_total_time=600
+"""
+import hashlib
+import json
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SPEC = ROOT / "tests/spec/recipe"
+WORDS = ["｜DSML｜", "<｜DSML｜ calls>", "</｜DSML｜ calls>", "<｜DSML｜ invoke name=\"f\">", "</｜DSML｜ invoke>",
+         "<｜DSML｜ parameter name=\"a\" string=\"true\">", "<｜DSML｜ parameter name=\"a\" string=\"false\">", "</｜DSML｜ parameter>", "</think>", "<think>",
+         "<｜image｜>", "<||DSML||invoke", "```json\n", "\n\n", "\\ud83d\\ude00", "1e999", "base64,", "data:text/plain;base64,", "http://"]
+KEYS = ["model", "messages", "role", "user", "assistant", "system", "developer", "tool", "content", "tool_calls", "tool_call_id", "function", "name", "arguments",
+        "parameters", "type", "object", "properties", "required", "$ref", "#/$defs/a", "$defs", "anyOf", "pattern", "enum", "strict", "tools", "tool_choice", "auto",
+        "none", "any", "thinking", "enabled", "disabled", "reasoning_content", "reasoning_effort", "response_format", "json_object", "json_schema", "schema", "regex",
+        "image_url", "url", "file", "file_data", "input", "instructions", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output",
+        "call_id", "output", "reasoning", "summary", "encrypted_content", "namespace", "custom", "additional_tools", "tool_search", "allowed_tools", "input_text",
+        "output_text", "input_image", "input_file", "previous_response_id", "include", "tool_use", "tool_result", "tool_use_id", "tool_reference", "tool_name",
+        "tool_addition", "input_schema", "source", "base64", "media_type", "data", "document", "is_error", "signature", "server_tool_use", "stop", "stop_sequences",
+        "max_tokens", "n", "logprobs", "top_logprobs", "prefix", "latest_reminder", "defer_loading"]
+
+
+def write(folder, seeds):
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed in seeds:
+        (folder / hashlib.sha1(seed).hexdigest()[:16]).write_bytes(seed)
+
+
+def main():
+    out = pathlib.Path(sys.argv[1])
+    vectors = {name: json.loads((SPEC / f"{name}_vectors.json").read_text(encoding="utf-8")) for name in ("convert", "parse", "stream")}
+    for protocol in ("chat", "messages", "responses"):
+        requests = [v["request"] for group in ("ok", "errors") for v in vectors["convert"][group] if v["protocol"] == protocol]
+        bodies = [json.dumps(r, ensure_ascii=False).encode() for r in requests]
+        write(out / protocol, [bytes([choice]) + body for body in bodies for choice in (0, 1, 2, 0xF2)])
+    texts = [v["text"] for v in vectors["parse"]["recipe"]] + ["".join(v["chunks"]) for v in vectors["stream"]["vectors"]]
+    write(out / "output", [bytes([flags, 1]) + t.encode() for t in texts for flags in (1, 3, 0x41, 0x51)])
+    write(out / "reply", [bytes([which, 3]) + t.encode() for t in texts for which in range(6)])
+    write(out / "reply", [bytes([which, 3]) + t.replace("｜DSML｜", "\ue000").replace("</think>", "\ue001").encode().replace("\ue000".encode(), b"\xf8")
+                          .replace("\ue001".encode(), b"\xf9") for t in texts for which in range(6)])
+    words = [w.encode() for w in WORDS] + [f'"{k}"'.encode() for k in KEYS]
+    (out / "recipe.dict").write_text("".join('"' + "".join(f"\\x{b:02x}" for b in w) + '"\n' for w in words))
+
+
+if __name__ == "__main__":
+    main()
