@@ -9,8 +9,6 @@
 namespace deepmint::recipe {
 namespace {
 
-constexpr std::string_view kInterrupted = "[no result: the call was interrupted]";
-
 class ChatConverter : ConvertBase {
  public:
   explicit ChatConverter(const ConvertOptions& o) : ConvertBase(o) {
@@ -581,8 +579,7 @@ class ChatConverter : ConvertBase {
   }
 
   Status check_json_word() const {
-    for (const Message& m : r_.conversation.messages)
-      if (contains_json_word(m.content)) return {};
+    if (mentions_json()) return {};
     return request_error(
         "Prompt must contain the word 'json' in some form to use 'response_format' of type "
         "'json_object'.");

@@ -82,10 +82,13 @@ void ContentBuilder::move_into(Message& m) {
   m.images = std::move(images_);
 }
 
-bool contains_json_word(std::string_view s) {
-  constexpr std::string_view kWord = "json";
-  return std::search(s.begin(), s.end(), kWord.begin(), kWord.end(),
-                     [](char a, char b) { return lower(a) == b; }) != s.end();
+bool ConvertBase::mentions_json() const {
+  static constexpr std::string_view kWord = "json";
+  const std::vector<Message>& all = r_.conversation.messages;
+  return std::any_of(all.begin(), all.end(), [](const Message& m) {
+    return std::search(m.content.begin(), m.content.end(), kWord.begin(), kWord.end(),
+                       [](char a, char b) { return lower(a) == b; }) != m.content.end();
+  });
 }
 
 bool base64_is_valid(std::string_view s) {
@@ -283,7 +286,7 @@ Status ConvertBase::set_tools(std::vector<Declared> tools, const Choice& choice)
     return request_error(fmt::format(
         "Invalid schema for function '{}': schema must be a JSON Schema of 'type: \"object\"', got "
         "'type: {}'.",
-        tool.name, type == nullptr ? "null" : to_json(*type, {NumberStyle::kCompact, false})));
+        tool.name, type == nullptr ? "null" : compact_json(*type)));
   }
   if (v02() && any_strict && any_loose)
     return request_error("Cannot use strict tool with non-strict tool in the same request");
@@ -382,9 +385,9 @@ Status ConvertBase::finish(bool parallel_calls_off, std::string_view reasoning_f
       case ResponseFormat::Kind::kJsonSchema:
         if (c.response_format.strict && v02()) {
           DEEPMINT_TRY(closed, strict_schema(c.response_format.schema, StrictUse::kResponseFormat));
-          constraint.schema = to_json(closed, {NumberStyle::kCompact, false});
+          constraint.schema = compact_json(closed);
         } else {
-          constraint.schema = to_json(c.response_format.schema, {NumberStyle::kCompact, false});
+          constraint.schema = compact_json(c.response_format.schema);
         }
         constraint.must_enforce = true;
         break;

@@ -11,6 +11,9 @@
 
 namespace deepmint::recipe {
 
+// What the model is told of a call whose result never came.
+inline constexpr std::string_view kInterrupted = "[no result: the call was interrupted]";
+
 // Collects the parts of one message: texts and images joined by an empty line.
 class ContentBuilder {
  public:
@@ -73,6 +76,8 @@ class ConvertBase {
   // have passed back.
   Status finish(bool parallel_calls_off, std::string_view reasoning_field);
 
+  bool mentions_json() const;  // JSON mode wants the word "json" in some message
+
   // An image by URL or data URL. `where` prefixes the errors.
   struct ImageErrors {
     std::string format;  // prefix of format errors, "" or "input[0]: "
@@ -91,8 +96,7 @@ class ConvertBase {
   ConversationRequest r_;
 };
 
-bool contains_json_word(std::string_view s);  // "json" in any ASCII case
-bool base64_is_valid(std::string_view s);     // forgiving: white space skipped, padding optional
+bool base64_is_valid(std::string_view s);  // forgiving: white space skipped, padding optional
 std::optional<std::string> base64_decode(std::string_view s);  // strict alphabet, forgiving padding
 
 }  // namespace deepmint::recipe

@@ -10,8 +10,6 @@
 namespace deepmint::recipe {
 namespace {
 
-constexpr std::string_view kInterrupted = "[no result: the call was interrupted]";
-
 class MessagesConverter : ConvertBase {
  public:
   explicit MessagesConverter(const ConvertOptions& o) : ConvertBase(o) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "recipe/reply_stream.h"
+#include "recipe/spelling.h"
 
 namespace deepmint::recipe {
 
@@ -44,6 +45,5 @@ std::unique_ptr<Generator> make_responses_generator(const ConversationRequest& r
 
 // Appends ,"key":"text" and the like.
 void put_string(std::string& out, std::string_view key, std::string_view value);  // "key":"value"
-std::string quoted_json(std::string_view s);
 
 }  // namespace deepmint::recipe

@@ -9,12 +9,6 @@ void put_string(std::string& out, std::string_view key, std::string_view value) 
   json::append_escaped(out, value);
 }
 
-std::string quoted_json(std::string_view s) {
-  std::string out;
-  json::append_escaped(out, s);
-  return out;
-}
-
 namespace {
 
 std::string_view finish_name(FinishReason reason) {

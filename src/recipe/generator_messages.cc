@@ -161,7 +161,7 @@ class MessagesGenerator final : public Generator {
       content_.append(fmt::format(
           "{{\"type\":\"tool_use\",\"id\":{},\"name\":{},\"input\":{}}}", quoted_json(tool_id_),
           quoted_json(tool_name_),
-          usable ? to_json(*input, {NumberStyle::kCompact, false}) : std::string("{}")));
+          usable ? compact_json(*input) : std::string("{}")));
     }
   }
 

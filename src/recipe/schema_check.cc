@@ -19,7 +19,7 @@ constexpr size_t kMaxPatternBytes = 64 * 1024;  // longer patterns are refused, 
 using Trouble = std::optional<std::string>;
 
 std::string spelled(const json::Value& v) {
-  std::string s = to_json(v, {NumberStyle::kCompact, false});
+  std::string s = compact_json(v);
   if (s.size() > 500) s = s.substr(0, 500) + "…";
   return s;
 }
@@ -137,7 +137,7 @@ bool is_type_name(const json::Value& v) {
 bool has_duplicates(const json::Array& items) {
   std::set<std::string> seen;
   for (const json::Value& v : items)
-    if (!seen.insert(to_json(v, {NumberStyle::kCompact, false})).second) return true;
+    if (!seen.insert(compact_json(v)).second) return true;
   return false;
 }
 

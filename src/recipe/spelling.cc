@@ -152,6 +152,20 @@ std::string to_json(const json::Value& value, JsonStyle style) {
   return out;
 }
 
+std::string compact_json(const json::Value& value) {
+  return to_json(value, {NumberStyle::kCompact, false});
+}
+
+std::string quoted_json(std::string_view s) {
+  std::string out;
+  json::append_escaped(out, s);
+  return out;
+}
+
+std::string quoted_or_null(const std::optional<std::string_view>& s) {
+  return s ? quoted_json(*s) : "null";
+}
+
 bool numbers_are_finite(const json::Value& value) {
   switch (value.kind()) {
     case json::Kind::kNumber:

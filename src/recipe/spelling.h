@@ -2,6 +2,7 @@
 // Rust serializer (V4 and constraint schemas).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,9 @@ void append_number(std::string& out, std::string_view spelling, NumberStyle styl
 // original's map.
 void append_json(std::string& out, const json::Value& value, JsonStyle style);
 std::string to_json(const json::Value& value, JsonStyle style);
+std::string compact_json(const json::Value& value);  // kCompact, without spaces
+std::string quoted_json(std::string_view s);         // a string with its quotes
+std::string quoted_or_null(const std::optional<std::string_view>& s);
 
 // True when every number in `value` is finite as a double: the original refuses to read others.
 bool numbers_are_finite(const json::Value& value);
