@@ -1,31 +1,34 @@
+#include "model/deepseek_v41/fast_linear.h"
 #include "model/deepseek_v41/fast_ops.h"
 
 namespace deepmint::v41 {
 namespace {
 
-// Operations on weights. The others are in FastOps. What has no float32 kernel runs in reference
-// arithmetic.
+// Operations on weights. The others are in FastOps.
 class FastArithmetic : public FastOps {
  public:
-  using FastOps::FastOps;
+  explicit FastArithmetic(ThreadPool* pool) : FastOps(pool), linear_(*pool) {}
 
+  Status reserve(const Config& config, size_t max_rows) override {
+    DEEPMINT_CHECK_OK(FastOps::reserve(config, max_rows));
+    linear_.reserve(config, max_rows);
+    return {};
+  }
   void linear(const Matrix& w, const float* x, int64_t m, float* y, Output output) override {
-    reference_->linear(w, x, m, y, output);
+    linear_.linear(w, x, m, y, output);
   }
   void linear_groups(std::span<const Matrix> w, const float* x, int64_t m, float* y) override {
-    reference_->linear_groups(w, x, m, y);
+    linear_.linear_groups(w, x, m, y);
   }
   void moe(const float* u, int64_t m, const Config& c, int layer, const LayerWeights& w,
            float* y) override {
-    reference_->moe(u, m, c, layer, w, y);
-  }
-  void set_hints(WeightHints* hints) override {
-    FastOps::set_hints(hints);
-    reference_->set_hints(hints);
+    const auto ids = linear_.route(u, m, c, w);
+    if (hints_ != nullptr) hints_->experts(layer, ids);
+    linear_.experts(u, m, c, w, y);
   }
 
  private:
-  std::unique_ptr<Arithmetic> reference_ = make_reference_arithmetic();
+  FastLinear linear_;
 };
 
 }  // namespace

@@ -1,0 +1,344 @@
+#include "kernels/v41_linear.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/check.h"
+#include "core/checked.h"
+#include "core/cpu_isa.h"
+#include "kernels/scalar_math.h"
+#include "kernels/v41_linear_kernels.h"
+
+namespace deepmint::kernels {
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+float power_of_two(int e) { return static_cast<float>(std::ldexp(1.0, e)); }
+
+const V41Tables& tables() {
+  static const V41Tables kTables = [] {
+    V41Tables t{};
+    for (int c = 0; c < 256; ++c) {
+      const int exponent = (c >> 3) & 15, mantissa = c & 7;
+      double v = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+      if ((c & 127) == 127) v = static_cast<double>(kNaN);
+      t.e4m3[c] = static_cast<float>((c & 128) != 0 ? -v : v);
+    }
+    constexpr std::array<float, 8> kMagnitudes = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    for (size_t c = 0; c < 16; ++c)
+      t.e2m1[c] = (c & 8) != 0 ? -kMagnitudes[c & 7] : kMagnitudes[c & 7];
+    for (int b = 0; b < 256; ++b) {
+      t.e8m0[b] = b == 255 ? kNaN : power_of_two(b - 127);
+      t.e8m0_half[b] = b == 255 ? kNaN : power_of_two(b - 119);
+      for (size_t c = 0; c < 16; ++c) t.fp4_bf16[b][c] = to_bf16(t.e2m1[c] * t.e8m0[b]);
+    }
+    return t;
+  }();
+  return kTables;
+}
+
+const V41Kernels& kernels() {
+  static constexpr std::array<const V41Kernels*, 5> kAll = {
+      &isa_x86_64::kV41Linear, &isa_avx2::kV41Linear, &isa_avx512::kV41Linear,
+      &isa_avx512::kV41Linear, &isa_avx512bf16::kV41Linear};
+  return *kAll[static_cast<size_t>(active_isa())];
+}
+
+size_t code_stride(const V41Weights& w) {
+  const auto k = static_cast<size_t>(w.k);
+  return w.format == V41Format::kBf16 ? 2 * k : w.format == V41Format::kFp8 ? k : k / 2;
+}
+int64_t steps_of(int64_t k) { return (k + kV41Step - 1) / kV41Step; }
+
+// Bytes of a row of operands: whole cache lines, an odd number of them, so that the rows of a
+// register tile do not meet in the same sets of the first-level cache.
+size_t operand_row_bytes(int64_t k, size_t operand_bytes) {
+  const size_t lines = static_cast<size_t>(steps_of(k)) * kV41Step * operand_bytes / kCacheLine;
+  return (lines | 1) * kCacheLine;
+}
+
+// Half of a 1 MB second-level cache for expanded weights; fewer outputs while memory is what
+// limits, so that the next ones arrive during the products of these.
+constexpr size_t kPanelBytes = size_t{384} << 10, kSmallPanelBytes = size_t{128} << 10;
+constexpr int64_t kFewRows = 32;
+constexpr int64_t kDirectUnit = 64;  // outputs handed out at a time; a multiple of 32
+
+int64_t panel_outputs(const V41Kernels& kernel, const V41Weights& w, int64_t m) {
+  const size_t budget = m <= kFewRows ? kSmallPanelBytes : kPanelBytes;
+  const auto fit = static_cast<int64_t>(budget / operand_row_bytes(w.k, kernel.operand_bytes));
+  return std::max<int64_t>(fit / kernel.panel_outputs, 1) * kernel.panel_outputs;
+}
+
+// Outputs that a thread takes at a time.
+int64_t unit_outputs(const V41Kernels& kernel, const V41Product& p) {
+  const auto m = static_cast<int64_t>(p.x.size());
+  if (m <= kernel.direct_rows) return kDirectUnit;
+  const int64_t panel = panel_outputs(kernel, p.w, m);
+  return m <= kFewRows ? 4 * panel : panel;
+}
+
+V41Args arguments(const V41Product& p) {
+  return {.tables = &tables(),
+          .codes = reinterpret_cast<const uint8_t*>(p.w.codes),
+          .scales = reinterpret_cast<const uint8_t*>(p.w.scales),
+          .code_stride = code_stride(p.w),
+          .scale_stride = static_cast<size_t>(p.w.k / kV41Step),
+          .k = p.w.k,
+          .x = p.x.data(),
+          .m = static_cast<int64_t>(p.x.size()),
+          .y = p.y,
+          .y_stride = p.stride,
+          .to_bf16 = p.to_bf16};
+}
+
+// Outputs [begin, end) of a product on this thread.
+void run(const V41Kernels& kernel, const V41Product& p, int64_t begin, int64_t end,
+         std::byte* panel) {
+  const auto format = static_cast<size_t>(p.w.format);
+  V41Args args = arguments(p);
+  args.begin = begin;
+  args.end = end;
+  if (args.m <= kernel.direct_rows) return kernel.direct[format](args);
+  const size_t stride = operand_row_bytes(p.w.k, kernel.operand_bytes);
+  const int64_t outputs = panel_outputs(kernel, p.w, args.m);
+  auto* expanded = reinterpret_cast<uint8_t*>(panel);
+  for (args.begin = begin; args.begin < end; args.begin += outputs) {
+    args.end = std::min(end, args.begin + outputs);
+    kernel.expand[format](args, expanded, stride);
+    V41PanelArgs a{.panel = expanded,
+                   .panel_stride = stride,
+                   .outputs = args.end - args.begin,
+                   .steps = steps_of(p.w.k),
+                   .x = args.x,
+                   .m = args.m,
+                   .y = p.y + args.begin,
+                   .y_stride = p.stride,
+                   .to_bf16 = p.to_bf16};
+    if (args.m <= kFewRows) {
+      a.ahead = args.codes + static_cast<size_t>(args.end) * args.code_stride;
+      a.ahead_bytes = static_cast<size_t>(std::min(outputs, end - args.end)) * args.code_stride;
+    }
+    kernel.panel(a);
+  }
+}
+
+// Below this many values one thread converts them sooner than it can wake another.
+constexpr int64_t kSerialValues = 1 << 14;
+
+}  // namespace
+
+Result<V41Weights> v41_weights(V41Format format, std::span<const std::byte> codes,
+                               std::span<const std::byte> scales, int64_t n, int64_t k) {
+  const auto bad = [](std::string message) {
+    return fail(ErrorCode::kInvalidFile, std::move(message));
+  };
+  if (n <= 0 || k <= 0 || n > (int64_t{1} << 40) / k)
+    return bad(fmt::format("expected a matrix of at least one element, found [{}, {}]", n, k));
+  if (format != V41Format::kBf16 && k % kV41Step != 0)
+    return bad(fmt::format("expected a multiple of {} columns, found {}", kV41Step, k));
+  const V41Weights w{format, codes.data(), format == V41Format::kBf16 ? nullptr : scales.data(), n,
+                     k};
+  const size_t want = static_cast<size_t>(n) * code_stride(w);
+  if (codes.size() != want)
+    return bad(fmt::format("expected {} bytes of weights, found {}", want, codes.size()));
+  const auto rows = static_cast<size_t>(format == V41Format::kFp8 ? (n + 31) / 32 : n);
+  const size_t want_scales =
+      format == V41Format::kBf16 ? 0 : rows * static_cast<size_t>(k / kV41Step);
+  if (scales.size() != want_scales)
+    return bad(fmt::format("expected {} scales, found {}", want_scales, scales.size()));
+  return w;
+}
+
+Status v41_check_values(const V41Weights& w) {
+  if (w.format == V41Format::kBf16) return {};
+  const bool fp8 = w.format == V41Format::kFp8;
+  const int lowest = fp8 ? 10 : 2, highest = fp8 ? 246 : 252;
+  const auto count =
+      static_cast<size_t>(fp8 ? (w.n + 31) / 32 : w.n) * static_cast<size_t>(w.k / kV41Step);
+  const int64_t blocks = w.k / kV41Step;
+  // Whether all weights under scale i are zero: holes of a sparse file are, and any scale will do.
+  const auto is_zero = [&](size_t i) {
+    const auto block = static_cast<int64_t>(i) % blocks, group = static_cast<int64_t>(i) / blocks;
+    const int64_t first = fp8 ? 32 * group : group,
+                  last = fp8 ? std::min(w.n, first + 32) : group + 1;
+    const auto bytes = static_cast<size_t>(fp8 ? kV41Step : kV41Step / 2);
+    const std::byte magnitude{static_cast<uint8_t>(fp8 ? 0x7F : 0x77)};
+    for (int64_t row = first; row < last; ++row) {
+      const std::byte* at =
+          w.codes + static_cast<size_t>(row) * code_stride(w) + static_cast<size_t>(block) * bytes;
+      if (std::any_of(at, at + bytes, [&](std::byte c) { return (c & magnitude) != std::byte{0}; }))
+        return false;
+    }
+    return true;
+  };
+  for (size_t i = 0; i < count; ++i) {
+    const int b = static_cast<int>(w.scales[i]);
+    if (b == 255 || ((b < lowest || b > highest) && !is_zero(i)))
+      return fail(
+          ErrorCode::kInvalidFile,
+          fmt::format("expected scales from {} to {}, found {} at {}", lowest, highest, b, i));
+  }
+  if (!fp8) return {};
+  const auto codes = static_cast<size_t>(w.n) * static_cast<size_t>(w.k);
+  // Whole blocks first: finding none is the usual case, and the loop without an exit is fast.
+  for (size_t block = 0; block < codes; block += 4096) {
+    const size_t end = std::min(codes, block + 4096);
+    unsigned found = 0;
+    for (size_t i = block; i < end; ++i)
+      found |= static_cast<unsigned>((static_cast<uint8_t>(w.codes[i]) & 0x7F) == 0x7F);
+    if (found == 0) continue;
+    const std::byte* at = std::find_if(w.codes + block, w.codes + end, [](std::byte c) {
+      return (static_cast<uint8_t>(c) & 0x7F) == 0x7F;
+    });
+    return fail(ErrorCode::kInvalidFile,
+                fmt::format("expected numbers, found NaN at element {}", at - w.codes));
+  }
+  return {};
+}
+
+void V41Rows::reserve(int64_t max_rows, int64_t max_k) {
+  const size_t need = static_cast<size_t>(max_rows) * operand_row_bytes(max_k, sizeof(float));
+  if (need > values_.size()) values_ = AlignedBuffer<std::byte>::uninitialized(need);
+  pointers_.reserve(static_cast<size_t>(max_rows));
+}
+
+void V41Rows::prepare(V41Format format, V41Round round, int64_t m, int64_t k) {
+  DEEPMINT_CHECK(m >= 0 && k > 0 && (round == V41Round::kPlain || k % kV41Step == 0));
+  k_ = k;
+  row_bytes_ = operand_row_bytes(k, kernels().operand_bytes);
+  quantise_ = round == V41Round::kQ8;
+  even_first_ = format == V41Format::kFp4;
+  const size_t need = static_cast<size_t>(m) * row_bytes_;
+  if (need > values_.size()) values_ = AlignedBuffer<std::byte>::uninitialized(need);
+  pointers_.resize(static_cast<size_t>(m));
+  for (size_t row = 0; row < pointers_.size(); ++row)
+    pointers_[row] = reinterpret_cast<const uint8_t*>(values_.data()) + row * row_bytes_;
+}
+
+void V41Rows::convert_row(int64_t row, const float* x) {
+  kernels().prepare(
+      x, k_, quantise_, even_first_,
+      reinterpret_cast<uint8_t*>(values_.data()) + static_cast<size_t>(row) * row_bytes_);
+}
+
+void V41Rows::set(V41Format format, V41Round round, const float* x, int64_t m, int64_t k,
+                  int64_t stride, ThreadPool& pool) {
+  prepare(format, round, m, k);
+  const auto convert = [&](size_t begin, size_t end, int) {
+    for (size_t row = begin; row < end; ++row)
+      convert_row(static_cast<int64_t>(row), x + static_cast<int64_t>(row) * stride);
+  };
+  if (m * k < kSerialValues) return convert(0, static_cast<size_t>(m), 0);
+  pool.run(static_cast<size_t>(m), convert);
+}
+
+void V41Workspace::reserve(int64_t max_k, int64_t max_products, ThreadPool& pool) {
+  // The widest of all instruction sets, so that a change of them needs nothing more.
+  const size_t need = std::max(kPanelBytes, 6 * operand_row_bytes(max_k, sizeof(float)));
+  if (panels_.size() < static_cast<size_t>(pool.size()))
+    panels_.resize(static_cast<size_t>(pool.size()));
+  for (auto& panel : panels_)
+    if (panel.size() < need) panel = AlignedBuffer<std::byte>::uninitialized(need);
+  first_unit_.reserve(static_cast<size_t>(max_products) + 1);
+}
+
+void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, ThreadPool& pool) {
+  const V41Kernels& kernel = kernels();
+  int64_t max_k = 0;
+  for (const V41Product& p : products) {
+    DEEPMINT_DCHECK(p.stride >= p.w.n);
+    max_k = std::max(max_k, p.w.k);
+  }
+  workspace.reserve(max_k, static_cast<int64_t>(products.size()), pool);
+  std::vector<size_t>& first = workspace.first_unit_;
+  first.assign(1, 0);
+  for (const V41Product& p : products) {
+    const int64_t unit = unit_outputs(kernel, p);
+    first.push_back(first.back() +
+                    (p.x.empty() ? 0 : static_cast<size_t>((p.w.n + unit - 1) / unit)));
+  }
+  pool.run(
+      first.back(),
+      [&](size_t begin, size_t end, int worker) {
+        auto at = static_cast<size_t>(std::upper_bound(first.begin(), first.end(), begin) -
+                                      first.begin() - 1);
+        while (begin < end) {
+          const size_t stop = std::min(end, first[at + 1]);
+          if (begin < stop) {
+            const V41Product& p = products[at];
+            const int64_t unit = unit_outputs(kernel, p);
+            run(kernel, p, static_cast<int64_t>(begin - first[at]) * unit,
+                std::min(p.w.n, static_cast<int64_t>(stop - first[at]) * unit),
+                workspace.panels_[static_cast<size_t>(worker)].data());
+            begin = stop;
+          }
+          ++at;
+        }
+      },
+      1);
+}
+
+void v41_swiglu(const float* gate, const float* up, int64_t n, float limit, float weight,
+                float* t) {
+  DEEPMINT_DCHECK(n % 16 == 0);
+  kernels().swiglu(gate, up, n, limit, weight, t);
+}
+
+void v41_dequantize(const V41Weights& w, int64_t output, float* out) {
+  const V41Tables& t = tables();
+  const auto* codes =
+      reinterpret_cast<const uint8_t*>(w.codes) + static_cast<size_t>(output) * code_stride(w);
+  const auto* scales = reinterpret_cast<const uint8_t*>(w.scales);
+  if (w.format == V41Format::kFp8) scales += output / 32 * (w.k / kV41Step);
+  if (w.format == V41Format::kFp4) scales += output * (w.k / kV41Step);
+  for (int64_t i = 0; i < w.k; ++i) {
+    switch (w.format) {
+      case V41Format::kBf16: {
+        uint16_t bits = 0;
+        std::memcpy(&bits, codes + 2 * i, 2);
+        out[i] = from_bf16(bits);
+        break;
+      }
+      case V41Format::kFp8:
+        out[i] = t.e4m3[codes[i]] * t.e8m0[scales[i / kV41Step]];
+        break;
+      case V41Format::kFp4:
+        out[i] = t.e2m1[(codes[i / 2] >> (4 * (i & 1))) & 15] * t.e8m0[scales[i / kV41Step]];
+        break;
+    }
+  }
+}
+
+void v41_linear_ref(const V41Weights& w, V41Round round, const float* x, int64_t m, double* y) {
+  std::vector<float> weights(static_cast<size_t>(w.k)), row(weights.size());
+  for (int64_t i = 0; i < m; ++i) {
+    std::copy_n(x + i * w.k, w.k, row.begin());
+    for (int64_t at = 0; round == V41Round::kQ8 && at < w.k; at += kV41Step) {
+      const std::span block = std::span(row).subspan(static_cast<size_t>(at), kV41Step);
+      float amax = 1e-4f;
+      for (const float v : block) amax = std::max(amax, std::fabs(v));
+      const double s = std::exp2(std::ceil(std::log2(static_cast<double>(amax / 448.0f))));
+      for (float& v : block) {
+        const double value = std::fabs(static_cast<double>(v)) / s;
+        const int exponent = value < 0x1p-6 ? -6 : std::ilogb(value);
+        const double unit = std::ldexp(1.0, exponent - 3);
+        v = static_cast<float>(std::copysign(std::nearbyint(value / unit) * unit * s, v));
+      }
+    }
+    for (int64_t n = 0; n < w.n; ++n) {
+      v41_dequantize(w, n, weights.data());
+      double sum = 0;
+      for (size_t j = 0; j < row.size(); ++j)
+        sum += static_cast<double>(weights[j]) * static_cast<double>(row[j]);
+      y[i * w.n + n] = sum;
+    }
+  }
+}
+
+}  // namespace deepmint::kernels

@@ -1,0 +1,84 @@
+// What v41_linear.cc and its per-instruction-set code agree on: arguments as plain structs, one
+// table of functions per instruction set. No inline functions here (cmake/isa.cmake). Formulas and
+// orders: docs/kernels/v41_linear.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace deepmint::kernels {
+
+inline constexpr int64_t kV41Step =
+    32;  // k values of one step: one scale, one 512-bit BF16 register
+
+// Values of codes and scales, made once by portable code.
+struct V41Tables {
+  float e4m3[256];  // NaN for 0x7F and 0xFF
+  float e2m1[16];
+  float e8m0[256];             // 2^(b - 127), NaN for 255
+  float e8m0_half[256];        // 2^(b - 119): E4M3 read as f16 is 2^-8 of its value
+  uint16_t fp4_bf16[256][16];  // e2m1[code] * e8m0[scale] as BF16
+};
+
+// Weights as stored, and rows of prepared activations.
+struct V41Args {
+  const V41Tables* tables = nullptr;
+  const uint8_t* codes = nullptr;
+  const uint8_t* scales = nullptr;
+  size_t code_stride = 0;   // bytes per output
+  size_t scale_stride = 0;  // bytes per 32 outputs (FP8) or per output (FP4)
+  int64_t k = 0;
+  int64_t begin = 0, end = 0;  // outputs; begin is a multiple of 32
+  const uint8_t* const* x = nullptr;
+  int64_t m = 0;
+  float* y = nullptr;  // y[row * y_stride + output]
+  int64_t y_stride = 0;
+  bool to_bf16 = false;
+};
+
+// Expanded weights: `outputs` rows of ceil(k / 32) steps.
+struct V41PanelArgs {
+  const uint8_t* panel = nullptr;
+  size_t panel_stride = 0;  // bytes per output
+  int64_t outputs = 0, steps = 0;
+  const uint8_t* const* x = nullptr;
+  int64_t m = 0;
+  float* y = nullptr;  // of the panel's first output
+  int64_t y_stride = 0;
+  bool to_bf16 = false;
+  const uint8_t* ahead = nullptr;  // memory to fetch into the second-level cache meanwhile
+  size_t ahead_bytes = 0;
+};
+
+struct V41Kernels {
+  int64_t direct_rows;    // rows that direct() takes at most
+  int64_t panel_outputs;  // outputs of a register tile: panels should be multiples
+  size_t operand_bytes;   // per activation and expanded weight: 2 (BF16) or 4 (f32)
+  // By format: BF16, FP8, FP4.
+  void (*direct[3])(const V41Args&);
+  void (*expand[3])(const V41Args&, uint8_t* panel, size_t panel_stride);
+  void (*panel)(const V41PanelArgs&);
+  // One row of k floats to operand form, padded with zeros to whole steps. quantise: each block of
+  // 32 through the FP8 activation quantiser; even_first: the even k of each step, then the odd
+  // ones.
+  void (*prepare)(const float* x, int64_t k, bool quantise, bool even_first, uint8_t* out);
+  // t = bf16(weight * (g * sigmoid(g) * u)), g = min(gate, limit), u = up within ±limit; n is a
+  // multiple of 16. A weight of 1 changes nothing.
+  void (*swiglu)(const float* gate, const float* up, int64_t n, float limit, float weight,
+                 float* t);
+};
+
+namespace isa_x86_64 {
+extern const V41Kernels kV41Linear;
+}
+namespace isa_avx2 {
+extern const V41Kernels kV41Linear;
+}
+namespace isa_avx512 {
+extern const V41Kernels kV41Linear;
+}
+namespace isa_avx512bf16 {
+extern const V41Kernels kV41Linear;
+}
+
+}  // namespace deepmint::kernels

@@ -1,0 +1,401 @@
+#include "kernels/v41_linear.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/cpu_isa.h"
+#include "kernels/scalar_math.h"
+
+namespace deepmint::kernels {
+namespace {
+
+constexpr uint64_t kSeed = 20261129;
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr V41Format kFormats[] = {V41Format::kBf16, V41Format::kFp8, V41Format::kFp4};
+
+std::string name(V41Format f) {
+  return f == V41Format::kBf16 ? "BF16" : f == V41Format::kFp8 ? "FP8" : "FP4";
+}
+float bf16(float x) { return from_bf16(to_bf16(x)); }
+
+// A matrix in stored layout, at an odd address as a mapped file may have it.
+struct Case {
+  V41Format format = V41Format::kBf16;
+  int64_t n = 0, k = 0;
+  std::vector<std::byte> codes, scales;
+  V41Weights weights() const {
+    const size_t skip = 1;
+    auto w = v41_weights(format, std::span(codes).subspan(skip), scales, n, k);
+    EXPECT_TRUE(w) << w.error().str();
+    return *w;
+  }
+};
+
+Case make_case(V41Format format, int64_t n, int64_t k, std::mt19937_64& rng) {
+  Case c{format, n, k, {}, {}};
+  const auto elements = static_cast<size_t>(n * k);
+  c.codes.resize(1 + (format == V41Format::kBf16  ? 2 * elements
+                      : format == V41Format::kFp8 ? elements
+                                                  : elements / 2));
+  for (size_t i = 1; i < c.codes.size(); ++i) {
+    auto bits = static_cast<uint8_t>(rng());
+    if (format == V41Format::kFp8 && (bits & 0x7F) == 0x7F) bits ^= 1;
+    // High byte of a BF16: exponents around 1.
+    if (format == V41Format::kBf16 && i % 2 == 0)
+      bits = static_cast<uint8_t>((bits & 0x81) | (0x3C + (bits >> 1) % 4));
+    c.codes[i] = std::byte{bits};
+  }
+  if (format != V41Format::kBf16) {
+    const int64_t rows = format == V41Format::kFp8 ? (n + 31) / 32 : n;
+    c.scales.resize(static_cast<size_t>(rows * (k / 32)));
+    for (std::byte& s : c.scales) s = std::byte{static_cast<uint8_t>(110 + rng() % 20)};
+  }
+  return c;
+}
+
+// BF16 values of many sizes, a few of them zero.
+std::vector<float> make_rows(int64_t m, int64_t k, std::mt19937_64& rng) {
+  std::normal_distribution<float> normal;
+  std::vector<float> x(static_cast<size_t>(m * k));
+  for (float& v : x) {
+    const auto pick = rng() % 32;
+    v = pick == 0 ? 0.0f : bf16(normal(rng) * (pick < 4 ? 50.0f : 1.0f));
+  }
+  return x;
+}
+
+V41Round round_of(V41Format f) { return f == V41Format::kBf16 ? V41Round::kPlain : V41Round::kQ8; }
+
+std::vector<float> run(const Case& c, const std::vector<float>& x, int threads = 1,
+                       bool to_bf16 = false, V41Round round = V41Round::kQ8) {
+  if (c.format == V41Format::kBf16) round = V41Round::kPlain;
+  const int64_t m = static_cast<int64_t>(x.size()) / c.k;
+  ThreadPool pool(threads);
+  V41Rows rows;
+  V41Workspace workspace;
+  rows.set(c.format, round, x.data(), m, c.k, c.k, pool);
+  std::vector<float> y(static_cast<size_t>(m * c.n), kNaN);
+  const V41Product product{c.weights(), rows.rows(), y.data(), c.n, to_bf16};
+  v41_linear({&product, 1}, workspace, pool);
+  return y;
+}
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+class V41LinearTest : public testing::Test {
+ protected:
+  ~V41LinearTest() override { set_active_isa(before_); }
+  std::mt19937_64 rng_{kSeed};
+
+ private:
+  Isa before_ = active_isa();
+};
+
+// What the FP8 quantiser makes of x (exactly): x picked out by a unit matrix.
+std::vector<float> quantised(const std::vector<float>& x) {
+  Case unit{V41Format::kFp8, 32, 32, std::vector<std::byte>(1 + 32 * 32), {std::byte{127}}};
+  for (size_t i = 0; i < 32; ++i) unit.codes[1 + i * 33] = std::byte{0x38};  // 1.0
+  std::vector<double> values(x.size());
+  v41_linear_ref(unit.weights(), V41Round::kQ8, x.data(), static_cast<int64_t>(x.size() / 32),
+                 values.data());
+  return {values.begin(), values.end()};
+}
+
+// f32 sums of k exact products of BF16 values: every partial sum is at most the sum of magnitudes,
+// and each of the k + 4 additions rounds by half a unit of it. The BF16 dot takes subnormal numbers
+// as zero.
+double error_bound(const std::vector<float>& w, const float* x, int64_t k) {
+  double magnitude = 0;
+  for (int64_t i = 0; i < k; ++i)
+    magnitude += std::fabs(static_cast<double>(w[static_cast<size_t>(i)])) *
+                 std::fabs(static_cast<double>(x[i]));
+  return (static_cast<double>(k) + 4) * 0x1p-24 * magnitude + static_cast<double>(k) * 0x1p-126;
+}
+
+TEST_F(V41LinearTest, MatchesTheReferenceAtEveryShape) {
+  for (const V41Format format : kFormats)
+    for (const int64_t n : {1, 2, 3, 31, 32, 33, 70, 129})
+      for (const int64_t k : {32, 64, 96, 544, 1280}) {
+        const int64_t width = format == V41Format::kBf16 ? k - (n % 3) * 5 : k;  // odd widths, too
+        const Case c = make_case(format, n, width, rng_);
+        for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 34}) {
+          const auto x = make_rows(m, width, rng_);
+          std::vector<double> want(static_cast<size_t>(m * n));
+          v41_linear_ref(c.weights(), round_of(format), x.data(), m, want.data());
+          const auto seen = format == V41Format::kBf16 ? x : quantised(x);
+          std::vector<float> w(static_cast<size_t>(width));
+          for (const Isa isa : available_isas()) {
+            set_active_isa(isa);
+            const auto y = run(c, x);
+            for (int64_t row = 0; row < m; ++row)
+              for (int64_t output = 0; output < n; ++output) {
+                const auto at = static_cast<size_t>(row * n + output);
+                v41_dequantize(c.weights(), output, w.data());
+                const double bound = error_bound(w, seen.data() + row * width, width);
+                ASSERT_LE(std::fabs(static_cast<double>(y[at]) - want[at]), bound)
+                    << name(format) << " on " << to_string(isa) << ", m " << m << " n " << n
+                    << " k " << width << ", row " << row << " output " << output;
+              }
+          }
+        }
+      }
+}
+
+// One weight of each code and scale against x = 1: the value itself must come out, on every set.
+TEST_F(V41LinearTest, EveryCodeTimesEveryScaleIsExact) {
+  for (const V41Format format : {V41Format::kFp8, V41Format::kFp4}) {
+    const int codes = format == V41Format::kFp8 ? 256 : 16;
+    // Row c holds code c at column `at` of each block and zeros elsewhere; block b has scale b.
+    const int lowest = format == V41Format::kFp8 ? 10 : 2,
+              highest = format == V41Format::kFp8 ? 246 : 252;
+    for (const int at : {0, 1, 17, 30}) {
+      for (int b = lowest; b <= highest; ++b) {
+        Case c{format, 0, 32, {}, {}};
+        for (int code = 0; code < codes; ++code) {
+          if (format == V41Format::kFp8 && (code & 127) == 127) continue;
+          std::vector<std::byte> row(format == V41Format::kFp8 ? 32 : 16);
+          row[static_cast<size_t>(format == V41Format::kFp8 ? at : at / 2)] = std::byte{
+              static_cast<uint8_t>(format == V41Format::kFp8 || at % 2 == 0 ? code : code << 4)};
+          if (c.codes.empty()) c.codes.push_back({});
+          c.codes.insert(c.codes.end(), row.begin(), row.end());
+          ++c.n;
+        }
+        c.scales.assign(static_cast<size_t>(format == V41Format::kFp8 ? (c.n + 31) / 32 : c.n),
+                        std::byte{static_cast<uint8_t>(b)});
+        ASSERT_TRUE(v41_check_values(c.weights()));
+        std::vector<float> x(32, 1.0f), w(32);
+        for (const Isa isa : available_isas()) {
+          set_active_isa(isa);
+          const auto y = run(c, x, 1, false, V41Round::kPlain);
+          // Nine equal rows take the path that expands a panel first.
+          std::vector<float> many(32 * 9, 1.0f);
+          const auto z = run(c, many, 1, false, V41Round::kPlain);
+          for (int64_t n = 0; n < c.n; ++n) {
+            v41_dequantize(c.weights(), n, w.data());
+            ASSERT_EQ(y[static_cast<size_t>(n)], w[static_cast<size_t>(at)])
+                << name(format) << " row " << n << " scale " << b << " on " << to_string(isa);
+            ASSERT_EQ(z[static_cast<size_t>(8 * c.n + n)], w[static_cast<size_t>(at)]);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(V41LinearTest, QuantiserMatchesTheReferenceExactly) {
+  Case c{V41Format::kFp8, 32, 32, std::vector<std::byte>(1 + 32 * 32), {std::byte{127}}};
+  for (size_t i = 0; i < 32; ++i) c.codes[1 + i * 33] = std::byte{0x38};  // unit matrix
+  std::vector<float> x(32 * 500);
+  for (float& v : x) {
+    const auto bits = static_cast<uint32_t>(rng_());
+    v = bf16(std::ldexp(static_cast<float>(static_cast<int32_t>(bits)) * 0x1p-31f,
+                        static_cast<int>(rng_() % 24) - 14));
+  }
+  for (size_t i = 0; i < 32; ++i) x[i] = 0;
+  x[40] = 448.0f, x[41] = 464.0f, x[42] = -480.0f;
+  const auto want = quantised(x);
+  for (const Isa isa : available_isas()) {
+    set_active_isa(isa);
+    const auto y = run(c, x);
+    for (size_t i = 0; i < x.size(); ++i)
+      ASSERT_EQ(y[i], want[i]) << to_string(isa) << " value " << x[i];
+  }
+}
+
+// T1, T3: a row's bits depend on that row alone.
+TEST_F(V41LinearTest, RowCountPositionAndPoisonChangeNothing) {
+  for (const V41Format format : kFormats) {
+    const Case c = make_case(format, 71, format == V41Format::kBf16 ? 333 : 352, rng_);
+    const auto row = make_rows(1, c.k, rng_);
+    for (const Isa isa : available_isas()) {
+      set_active_isa(isa);
+      const auto want = run(c, row, 1, true);
+      for (const int64_t m : {1, 2, 3, 5, 8, 16, 17, 31, 64, 65, 128, 257}) {
+        auto x = make_rows(m, c.k, rng_);
+        for (size_t i = 0; i < x.size(); ++i)
+          if (rng_() % 7 == 0) x[i] = rng_() % 2 == 0 ? kNaN : rng_() % 2 == 0 ? INFINITY : 3e38f;
+        const auto at = static_cast<int64_t>(rng_() % static_cast<uint64_t>(m));
+        std::ranges::copy(row, x.begin() + at * c.k);
+        const auto y = run(c, x, 1, true);
+        ASSERT_TRUE(same_bits(
+            want, std::span(y).subspan(static_cast<size_t>(at * c.n), static_cast<size_t>(c.n))))
+            << name(format) << " on " << to_string(isa) << ", row " << at << " of " << m;
+      }
+    }
+  }
+}
+
+// T2: permuted rows give permuted results; several products at once give what each gives alone.
+TEST_F(V41LinearTest, PermutationThreadsAndGroupingChangeNothing) {
+  for (const Isa isa : available_isas()) {
+    set_active_isa(isa);
+    for (const V41Format format : kFormats) {
+      std::vector<Case> cases;
+      for (const int64_t n : {40, 200, 1, 97}) cases.push_back(make_case(format, n, 256, rng_));
+      const int64_t m = 23;
+      const auto x = make_rows(m, 256, rng_);
+      ThreadPool pool(3);
+      V41Rows rows;
+      V41Workspace workspace;
+      rows.set(format, round_of(format), x.data(), m, 256, 256, pool);
+      std::vector<std::vector<const uint8_t*>> chosen(cases.size());
+      std::vector<std::vector<int64_t>> order(cases.size());
+      std::vector<std::vector<float>> y(cases.size());
+      std::vector<V41Product> products;
+      for (size_t i = 0; i < cases.size(); ++i) {
+        for (int64_t row = 0; row < m; ++row)
+          if (i == 1 || rng_() % 3 != 0) order[i].push_back(row);
+        if (i == 2) order[i].clear();
+        std::ranges::shuffle(order[i], rng_);
+        for (const int64_t row : order[i])
+          chosen[i].push_back(rows.rows()[static_cast<size_t>(row)]);
+        y[i].resize(order[i].size() * static_cast<size_t>(cases[i].n));
+        products.push_back({cases[i].weights(), chosen[i], y[i].data(), cases[i].n, true});
+      }
+      v41_linear(products, workspace, pool);
+      for (size_t i = 0; i < cases.size(); ++i) {
+        const auto want = run(cases[i], x, 1, true);
+        const auto n = static_cast<size_t>(cases[i].n);
+        for (size_t j = 0; j < order[i].size(); ++j)
+          ASSERT_TRUE(same_bits(std::span(y[i]).subspan(j * n, n),
+                                std::span(want).subspan(static_cast<size_t>(order[i][j]) * n, n)))
+              << name(format) << " on " << to_string(isa) << " product " << i;
+      }
+    }
+  }
+}
+
+TEST_F(V41LinearTest, InstructionSetsOfAClassAgree) {
+  for (const V41Format format : kFormats)
+    for (const int64_t m : {1, 3, 6, 20}) {
+      const Case c = make_case(format, 45, format == V41Format::kBf16 ? 700 : 704, rng_);
+      const auto x = make_rows(m, c.k, rng_);
+      std::vector<std::pair<std::string_view, std::vector<float>>> seen;
+      for (const Isa isa : available_isas()) {
+        set_active_isa(isa);
+        auto y = run(c, x);
+        for (const auto& [of, other] : seen)
+          // The pairs of an FP4 product are exact in f32, but sums of steps round alike only inside
+          // a class.
+          if (of == isa_class(isa)) {
+            ASSERT_TRUE(same_bits(y, other)) << name(format) << " on " << to_string(isa);
+          }
+        seen.emplace_back(isa_class(isa), std::move(y));
+      }
+    }
+}
+
+TEST_F(V41LinearTest, ANotANumberStaysInItsRowAndIsSeen) {
+  const Case c = make_case(V41Format::kFp8, 33, 96, rng_);
+  auto x = make_rows(3, 96, rng_);
+  x[96 + 40] = INFINITY;
+  for (const Isa isa : available_isas()) {
+    set_active_isa(isa);
+    const auto y = run(c, x, 1, true);
+    for (size_t n = 0; n < 33; ++n) {
+      EXPECT_TRUE(std::isfinite(y[n]) && std::isfinite(y[66 + n]));
+      EXPECT_TRUE(std::isnan(y[33 + n]));
+    }
+  }
+}
+
+TEST_F(V41LinearTest, RoundsToNearestEven) {
+  Case c{V41Format::kBf16, 1, 2, {}, {}};
+  c.codes.resize(1 + 4);
+  c.codes[2] = std::byte{0x3F}, c.codes[1] = std::byte{0x80};  // 1.0
+  c.codes[4] = std::byte{0x3B}, c.codes[3] = std::byte{0x80};  // 2^-8
+  for (const Isa isa : available_isas()) {
+    set_active_isa(isa);
+    EXPECT_EQ(run(c, {1.0f, 1.0f}, 1, true)[0], 1.0f);             // 1 + half a unit
+    EXPECT_EQ(run(c, {1.0078125f, 1.0f}, 1, true)[0], 1.015625f);  // odd, so upwards
+    EXPECT_EQ(run(c, {1.0f, 1.0f})[0], 1.00390625f);
+  }
+}
+
+TEST_F(V41LinearTest, OnlyItsOwnMemoryIsTouched) {
+  const Case c = make_case(V41Format::kFp4, 10, 64, rng_);
+  const auto x = make_rows(11, 64, rng_);
+  ThreadPool pool(2);
+  V41Rows rows;
+  V41Workspace workspace;
+  for (const int64_t m : {1, 11}) {
+    rows.set(c.format, V41Round::kQ8, x.data(), m, 64, 64, pool);
+    std::vector<float> y(static_cast<size_t>(m * 16 + 16), -1.0f);
+    const V41Product product{c.weights(), rows.rows(), y.data() + 3, 16, false};
+    v41_linear({&product, 1}, workspace, pool);
+    for (size_t i = 0; i < y.size(); ++i) {
+      const bool inside = i >= 3 && (i - 3) % 16 < 10 && (i - 3) / 16 < static_cast<size_t>(m);
+      EXPECT_TRUE(inside || y[i] == -1.0f) << i;
+    }
+  }
+}
+
+TEST_F(V41LinearTest, SwigluIsWithinItsBound) {
+  std::vector<float> gate = make_rows(4, 64, rng_), up = make_rows(4, 64, rng_), t(gate.size());
+  gate[0] = kNaN, up[1] = kNaN, gate[2] = -300.0f, gate[3] = 300.0f;
+  for (const Isa isa : available_isas()) {
+    set_active_isa(isa);
+    v41_swiglu(gate.data(), up.data(), 256, 10.0f, 0.37f, t.data());
+    EXPECT_TRUE(std::isnan(t[0]) && std::isnan(t[1]));
+    for (size_t i = 2; i < t.size(); ++i) {
+      const double g = std::min(gate[i], 10.0f), u = std::clamp(up[i], -10.0f, 10.0f);
+      const double want = static_cast<double>(0.37f) * (g / (1 + std::exp(-g)) * u);
+      ASSERT_LE(std::fabs(static_cast<double>(t[i]) - want),
+                std::fabs(want) * (0x1p-8 + 8 * 0x1p-23) + 1e-35)
+          << to_string(isa) << " gate " << gate[i] << " up " << up[i];
+    }
+  }
+}
+
+TEST_F(V41LinearTest, RefusesWhatDoesNotFit) {
+  const std::vector<std::byte> bytes(4096);
+  const auto refuse = [&](V41Format f, size_t codes, size_t scales, int64_t n, int64_t k) {
+    return !v41_weights(f, std::span(bytes).first(codes), std::span(bytes).first(scales), n, k);
+  };
+  EXPECT_FALSE(refuse(V41Format::kFp8, 64 * 32, 2, 64, 32));
+  EXPECT_FALSE(refuse(V41Format::kFp4, 64 * 16, 64, 64, 32));
+  EXPECT_FALSE(refuse(V41Format::kBf16, 2 * 3 * 5, 0, 3, 5));
+  EXPECT_TRUE(refuse(V41Format::kFp8, 64 * 32, 3, 64, 32));
+  EXPECT_TRUE(refuse(V41Format::kFp8, 64 * 32 - 1, 2, 64, 32));
+  EXPECT_TRUE(refuse(V41Format::kFp8, 64 * 33, 2, 64, 33));
+  EXPECT_TRUE(refuse(V41Format::kFp4, 0, 0, 0, 32));
+  EXPECT_TRUE(refuse(V41Format::kBf16, 8, 0, int64_t{1} << 62, 4));
+  EXPECT_TRUE(refuse(V41Format::kBf16, 8, 0, -1, -4));
+}
+
+TEST_F(V41LinearTest, CheckNamesBytesThatAreNoNumbers) {
+  Case c = make_case(V41Format::kFp8, 64, 64, rng_);
+  EXPECT_TRUE(v41_check_values(c.weights()));
+  c.scales[3] = std::byte{255};
+  EXPECT_EQ(v41_check_values(c.weights()).error().message,
+            "expected scales from 10 to 246, found 255 at 3");
+  c.scales[3] = std::byte{9};
+  EXPECT_FALSE(v41_check_values(c.weights()));
+  c.scales[3] = std::byte{120};
+  c.codes[1 + 777] = std::byte{0xFF};
+  EXPECT_EQ(v41_check_values(c.weights()).error().message,
+            "expected numbers, found NaN at element 777");
+  Case e = make_case(V41Format::kFp4, 8, 64, rng_);
+  EXPECT_TRUE(v41_check_values(e.weights()));
+  e.scales[15] = std::byte{253};
+  EXPECT_FALSE(v41_check_values(e.weights()));
+  // The second block of the last row; signs of zeros do not count.
+  std::fill_n(e.codes.begin() + 1 + 15 * 16, 16, std::byte{0x08});
+  EXPECT_TRUE(v41_check_values(e.weights()));
+  e.scales[15] = std::byte{255};
+  EXPECT_FALSE(v41_check_values(e.weights()));
+}
+
+}  // namespace
+}  // namespace deepmint::kernels

@@ -1,0 +1,248 @@
+#include "model/deepseek_v41/fast_linear.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/check.h"
+#include "kernels/scalar_math.h"
+#include "model/deepseek_v41/formats.h"
+
+namespace deepmint::v41 {
+
+using kernels::V41Format;
+using kernels::V41Product;
+using kernels::V41Round;
+
+namespace {
+
+V41Format format_of(const Matrix& m) {
+  switch (m.kind) {
+    case WeightKind::kBf16:
+      return V41Format::kBf16;
+    case WeightKind::kFp8:
+      return V41Format::kFp8;
+    case WeightKind::kFp4:
+      return V41Format::kFp4;
+  }
+  return V41Format::kBf16;
+}
+
+// sqrt(softplus(t)) in double from our own exp and ln, rounded once: the same with every C library.
+float router_score(double t) {
+  if (t > 20) return static_cast<float>(std::sqrt(t));
+  const double e = kernels::exp_double(t), u = 1.0 + e;
+  // ln(1 + e) keeps its relative accuracy for small e by the quotient (Kahan).
+  const double softplus = u == 1.0 ? e : kernels::ln_double(u) * (e / (u - 1.0));
+  return static_cast<float>(std::sqrt(softplus));
+}
+
+// Work below this is done sooner by one thread than it can wake another.
+constexpr size_t kSerialValues = 1 << 14;
+
+template <class Body>
+void for_rows(ThreadPool& pool, size_t rows, size_t values_per_row, Body&& body) {
+  if (rows * values_per_row < kSerialValues) return body(size_t{0}, rows, 0);
+  pool.run(rows, body);
+}
+
+}  // namespace
+
+kernels::V41Weights view(const Matrix& m) {
+  return {format_of(m), m.weight->bytes.data(),
+          m.scale != nullptr ? m.scale->bytes.data() : nullptr, m.n, m.k};
+}
+
+void FastLinear::reserve(const Config& c, size_t max_rows) {
+  const auto rows = static_cast<int64_t>(max_rows);
+  const int64_t heads = static_cast<int64_t>(c.heads) * c.head_dim,
+                engram = static_cast<int64_t>(std::max(c.engram_ngram - 1, 0)) * c.engram_heads *
+                         c.engram_dim;
+  const int64_t widest = std::max(
+      {static_cast<int64_t>(c.hidden), heads, static_cast<int64_t>(c.o_groups) * c.o_lora, engram});
+  rows_.reserve(rows * std::max(c.o_groups, 1), widest / std::max(c.o_groups, 1) + 64);
+  rows_.reserve(rows, widest);
+  shared_rows_.reserve(rows, c.hidden);
+  const size_t k = static_cast<size_t>(c.experts_per_token),
+               experts = static_cast<size_t>(c.experts), slots = max_rows * k,
+               all = slots + max_rows;
+  inner_.reserve(static_cast<int64_t>(slots), c.expert_inter);
+  shared_inner_.reserve(rows, c.expert_inter);
+  products_.reserve(std::max(2 * experts + 2, static_cast<size_t>(c.o_groups)));
+  pointers_.reserve(std::max(slots, max_rows * static_cast<size_t>(c.o_groups)));
+  logits_.reserve(max_rows * experts);
+  weights_.reserve(slots);
+  slot_weight_.reserve(slots);
+  chosen_.reserve(slots);
+  ids_.reserve(experts);
+  row_slot_.reserve(slots);
+  slot_row_.reserve(slots);
+  first_slot_.reserve(experts + 1);
+  gate_.reserve(all * static_cast<size_t>(c.expert_inter));
+  up_.reserve(all * static_cast<size_t>(c.expert_inter));
+  part_.reserve(all * static_cast<size_t>(c.hidden));
+  workspace_.reserve(widest, static_cast<int64_t>(2 * experts + 2), pool_);
+}
+
+void FastLinear::linear(const Matrix& w, const float* x, int64_t m, float* y, Output output) {
+  if (m == 0) return;
+  rows_.set(format_of(w), w.kind == WeightKind::kBf16 ? V41Round::kPlain : V41Round::kQ8, x, m, w.k,
+            w.k, pool_);
+  const V41Product p{view(w), rows_.rows(), y, w.n, output == Output::kBf16};
+  kernels::v41_linear({&p, 1}, workspace_, pool_);
+}
+
+void FastLinear::linear_groups(std::span<const Matrix> w, const float* x, int64_t m, float* y) {
+  if (m == 0 || w.empty()) return;
+  const auto groups = static_cast<int64_t>(w.size());
+  const int64_t k = w[0].k, n = w[0].n;
+  rows_.set(format_of(w[0]), V41Round::kPlain, x, m * groups, k, k, pool_);
+  pointers_.resize(static_cast<size_t>(m * groups));
+  products_.clear();
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t row = 0; row < m; ++row)
+      pointers_[static_cast<size_t>(g * m + row)] =
+          rows_.rows()[static_cast<size_t>(row * groups + g)];
+    products_.push_back(
+        {view(w[static_cast<size_t>(g)]),
+         std::span(pointers_).subspan(static_cast<size_t>(g * m), static_cast<size_t>(m)),
+         y + g * n, groups * n, true});
+  }
+  kernels::v41_linear(products_, workspace_, pool_);
+}
+
+std::span<const int32_t> FastLinear::route(const float* u, int64_t m, const Config& c,
+                                           const LayerWeights& w) {
+  const auto rows = static_cast<size_t>(m), experts = static_cast<size_t>(c.experts),
+             k = static_cast<size_t>(c.experts_per_token);
+  logits_.resize(rows * experts);
+  linear(w.gate, u, m, logits_.data(), Output::kF32);
+  chosen_.resize(rows * k);
+  weights_.resize(rows * k);
+  const auto scale = static_cast<float>(c.route_scale);
+  for_rows(pool_, rows, 16 * experts, [&](size_t begin, size_t end, int) {
+    for (size_t row = begin; row < end; ++row) {
+      float* score = logits_.data() + row * experts;
+      int32_t* chosen = chosen_.data() + row * k;
+      float* weight = weights_.data() + row * k;
+      for (size_t e = 0; e < experts; ++e)
+        score[e] = router_score(static_cast<double>(score[e]) / c.gate_temperature);
+      // Largest score + bias first, ties to the lower id; k is small, so one pass for each.
+      double sum = 0;
+      for (size_t i = 0; i < k; ++i) {
+        size_t best = experts;
+        float best_key = 0;
+        for (size_t e = 0; e < experts; ++e) {
+          const float key = score[e] + w.gate_bias[e];
+          if (best < experts && !(key > best_key)) continue;
+          if (std::find(chosen, chosen + i, static_cast<int32_t>(e)) != chosen + i) continue;
+          best = e;
+          best_key = key;
+        }
+        chosen[i] = static_cast<int32_t>(best);
+        sum += static_cast<double>(score[best]);  // in the order of selection
+      }
+      const float denominator = static_cast<float>(sum) + 1e-20f;
+      std::sort(chosen, chosen + k);
+      for (size_t i = 0; i < k; ++i)
+        weight[i] = scale * (score[static_cast<size_t>(chosen[i])] / denominator);
+    }
+  });
+
+  first_slot_.assign(experts + 1, 0);
+  for (const int32_t e : chosen_) ++first_slot_[static_cast<size_t>(e) + 1];
+  ids_.clear();
+  for (size_t e = 0; e < experts; ++e) {
+    if (first_slot_[e + 1] != 0) ids_.push_back(static_cast<int32_t>(e));
+    first_slot_[e + 1] += first_slot_[e];
+  }
+  row_slot_.resize(rows * k);
+  slot_row_.resize(rows * k);
+  slot_weight_.resize(rows * k);
+  // first_slot_[e] walks through the slots of e and is moved back afterwards.
+  for (size_t i = 0; i < rows * k; ++i) {
+    const auto slot = static_cast<size_t>(first_slot_[static_cast<size_t>(chosen_[i])]++);
+    row_slot_[i] = static_cast<int32_t>(slot);
+    slot_row_[slot] = static_cast<int32_t>(i / k);
+    slot_weight_[slot] = weights_[i];
+  }
+  std::move_backward(first_slot_.begin(), first_slot_.end() - 1, first_slot_.end());
+  first_slot_[0] = 0;
+  return ids_;
+}
+
+void FastLinear::experts(const float* u, int64_t m, const Config& c, const LayerWeights& w,
+                         float* y) {
+  const auto rows = static_cast<size_t>(m), k = static_cast<size_t>(c.experts_per_token),
+             hidden = static_cast<size_t>(c.hidden), inter = static_cast<size_t>(c.expert_inter),
+             slots = rows * k, all = slots + rows;
+  DEEPMINT_CHECK(chosen_.size() == slots);
+  if (rows == 0) return;
+  const auto slot_range = [&](int32_t e) {
+    const auto begin = static_cast<size_t>(first_slot_[static_cast<size_t>(e)]);
+    return std::pair(begin, static_cast<size_t>(first_slot_[static_cast<size_t>(e) + 1]) - begin);
+  };
+  const auto expert = [&](int32_t e) -> const Expert& { return w.experts[static_cast<size_t>(e)]; };
+  gate_.resize(all * inter);
+  up_.resize(all * inter);
+  part_.resize(all * hidden);
+
+  // w1 and w3 of every expert that has rows, and of the shared one.
+  rows_.set(format_of(w.experts[0].w1), V41Round::kQ8, u, m, c.hidden, c.hidden, pool_);
+  shared_rows_.set(format_of(w.shared.w1), V41Round::kQ8, u, m, c.hidden, c.hidden, pool_);
+  pointers_.resize(slots);
+  for (size_t slot = 0; slot < slots; ++slot)
+    pointers_[slot] = rows_.rows()[static_cast<size_t>(slot_row_[slot])];
+  const auto stride = static_cast<int64_t>(inter);
+  products_.clear();
+  for (const int32_t e : ids_) {
+    const auto [begin, count] = slot_range(e);
+    const auto x = std::span(pointers_).subspan(begin, count);
+    products_.push_back({view(expert(e).w1), x, gate_.data() + begin * inter, stride, true});
+    products_.push_back({view(expert(e).w3), x, up_.data() + begin * inter, stride, true});
+  }
+  products_.push_back(
+      {view(w.shared.w1), shared_rows_.rows(), gate_.data() + slots * inter, stride, true});
+  products_.push_back(
+      {view(w.shared.w3), shared_rows_.rows(), up_.data() + slots * inter, stride, true});
+  kernels::v41_linear(products_, workspace_, pool_);
+
+  inner_.prepare(format_of(w.experts[0].w2), V41Round::kQ8, static_cast<int64_t>(slots),
+                 c.expert_inter);
+  shared_inner_.prepare(format_of(w.shared.w2), V41Round::kQ8, m, c.expert_inter);
+  for_rows(pool_, all, 4 * inter, [&](size_t begin, size_t end, int) {
+    for (size_t slot = begin; slot < end; ++slot) {
+      float* t = gate_.data() + slot * inter;
+      const float weight = slot < slots ? slot_weight_[slot] : 1.0f;
+      kernels::v41_swiglu(t, up_.data() + slot * inter, c.expert_inter, c.swiglu_limit, weight, t);
+      if (slot < slots)
+        inner_.convert_row(static_cast<int64_t>(slot), t);
+      else
+        shared_inner_.convert_row(static_cast<int64_t>(slot - slots), t);
+    }
+  });
+
+  products_.clear();
+  for (const int32_t e : ids_) {
+    const auto [begin, count] = slot_range(e);
+    products_.push_back({view(expert(e).w2), inner_.rows().subspan(begin, count),
+                         part_.data() + begin * hidden, c.hidden, true});
+  }
+  products_.push_back(
+      {view(w.shared.w2), shared_inner_.rows(), part_.data() + slots * hidden, c.hidden, true});
+  kernels::v41_linear(products_, workspace_, pool_);
+
+  for_rows(pool_, rows, (k + 1) * hidden, [&](size_t begin, size_t end, int) {
+    for (size_t row = begin; row < end; ++row) {
+      float* out = y + row * hidden;
+      std::fill_n(out, hidden, 0.0f);
+      for (size_t i = 0; i <= k; ++i) {  // the experts of a row ascend; the shared one comes last
+        const size_t slot = i < k ? static_cast<size_t>(row_slot_[row * k + i]) : slots + row;
+        const float* part = part_.data() + slot * hidden;
+        for (size_t d = 0; d < hidden; ++d) out[d] += part[d];
+      }
+      for (size_t d = 0; d < hidden; ++d) out[d] = round_bf16(out[d]);
+    }
+  });
+}
+
+}  // namespace deepmint::v41

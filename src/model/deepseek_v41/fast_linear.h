@@ -1,0 +1,54 @@
+// The matrix products and the mixture of experts of `fast` arithmetic (arithmetic.h), in float32 in
+// a fixed order over weights in place (kernels/v41_linear.h). One caller at a time.
+//
+//   FastLinear linear(pool);
+//   linear.reserve(config, 512);                             // nothing below allocates
+//   linear.linear(w.wq_a, u, m, qr, Output::kBf16);
+//   const auto experts = linear.route(u, m, config, layer);    // ids to prefetch
+//   linear.experts(u, m, config, layer, y);                    // of the same u
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/thread_pool.h"
+#include "kernels/v41_linear.h"
+#include "model/deepseek_v41/arithmetic.h"
+
+namespace deepmint::v41 {
+
+// The view that kernels take; `m` must have been bound (weights.h).
+kernels::V41Weights view(const Matrix& m);
+
+class FastLinear {
+ public:
+  explicit FastLinear(ThreadPool& pool) : pool_(pool) {}
+  void reserve(const Config& c, size_t max_rows);
+
+  // As in Arithmetic.
+  void linear(const Matrix& w, const float* x, int64_t m, float* y, Output output);
+  // x: [m, w.size(), k] → y: [m, w.size(), n], bf16; x as it is.
+  void linear_groups(std::span<const Matrix> w, const float* x, int64_t m, float* y);
+
+  // Chooses the experts of each row; returns the ids that any row chose, ascending.
+  std::span<const int32_t> route(const float* u, int64_t m, const Config& c, const LayerWeights& w);
+  // y: [m, hidden] = the routed experts by ascending id, then the shared one, after route() of the
+  // same rows.
+  void experts(const float* u, int64_t m, const Config& c, const LayerWeights& w, float* y);
+
+ private:
+  ThreadPool& pool_;
+  kernels::V41Workspace workspace_;
+  kernels::V41Rows rows_, shared_rows_, inner_, shared_inner_;
+  std::vector<kernels::V41Product> products_;
+  std::vector<const uint8_t*> pointers_;
+  // Routing: a slot is one (row, expert); slots of an expert stand together, by ascending row.
+  std::vector<float> logits_, weights_, slot_weight_;
+  std::vector<int32_t> chosen_, ids_, row_slot_, slot_row_;
+  std::vector<int32_t> first_slot_;  // [experts + 1]
+  // Of each slot, then of each row for the shared expert.
+  std::vector<float> gate_, up_, part_;
+};
+
+}  // namespace deepmint::v41

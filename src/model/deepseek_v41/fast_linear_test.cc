@@ -1,0 +1,186 @@
+// Products and experts of the fast arithmetic on a layer of the tiny checkpoint.
+#include "model/deepseek_v41/fast_linear.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+#include <random>
+
+#include "core/cpu_isa.h"
+#include "model/deepseek_v41/formats.h"
+#include "model/deepseek_v41/synth.h"
+
+namespace deepmint::v41 {
+namespace {
+
+constexpr uint64_t kSeed = 4041;
+
+class FastLinearTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder() = std::filesystem::temp_directory_path() /
+               ("deepmint_fast_linear_" + std::to_string(getpid()));
+    std::filesystem::remove_all(folder());
+    const auto ok = synthesize(synth_config(SynthPreset::kTiny), folder());
+    ASSERT_TRUE(ok) << ok.error().str();
+  }
+  static void TearDownTestSuite() { std::filesystem::remove_all(folder()); }
+  void SetUp() override {
+    auto files = SafetensorsModel::open(folder());
+    ASSERT_TRUE(files) << files.error().str();
+    files_ = std::make_unique<SafetensorsModel>(std::move(*files));
+    auto weights = bind_weights(*files_, config_);
+    ASSERT_TRUE(weights) << weights.error().str();
+    weights_ = std::move(*weights);
+  }
+  ~FastLinearTest() override { set_active_isa(before_); }
+
+  // Rows of BF16 values.
+  std::vector<float> rows(int64_t m, int64_t k) {
+    std::normal_distribution<float> normal;
+    std::vector<float> x(static_cast<size_t>(m * k));
+    for (float& v : x) v = round_bf16(normal(rng_));
+    return x;
+  }
+  std::vector<float> moe(FastLinear& linear, const std::vector<float>& u, const LayerWeights& w) {
+    const int64_t m = static_cast<int64_t>(u.size()) / config_.hidden;
+    std::vector<float> y(u.size(), -1.0f);
+    linear.route(u.data(), m, config_, w);
+    linear.experts(u.data(), m, config_, w, y.data());
+    return y;
+  }
+
+  const Config config_ = synth_config(SynthPreset::kTiny);
+  std::unique_ptr<SafetensorsModel> files_;
+  Weights weights_;
+  std::mt19937_64 rng_{kSeed};
+
+ private:
+  static std::filesystem::path& folder() {
+    static std::filesystem::path f;
+    return f;
+  }
+  Isa before_ = active_isa();
+};
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+TEST_F(FastLinearTest, ExpertsGroupedEqualOneByOne) {
+  const int64_t m = 37;
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  const auto u = rows(m, config_.hidden);
+  for (const Isa isa : available_isas()) {
+    set_active_isa(isa);
+    ThreadPool one(1), three(3);
+    FastLinear alone(one), grouped(three);
+    const LayerWeights& w = weights_.layers[3];
+    std::vector<float> want;
+    for (int64_t row = 0; row < m; ++row) {
+      const std::vector<float> x(u.begin() + row * config_.hidden,
+                                 u.begin() + (row + 1) * config_.hidden);
+      const auto y = moe(alone, x, w);
+      want.insert(want.end(), y.begin(), y.end());
+    }
+    EXPECT_TRUE(same_bits(want, moe(grouped, u, w))) << to_string(isa);
+    // T2: rows in another order.
+    std::vector<size_t> order(static_cast<size_t>(m));
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::shuffle(order, rng_);
+    std::vector<float> shuffled;
+    for (const size_t row : order)
+      shuffled.insert(shuffled.end(), u.begin() + static_cast<std::ptrdiff_t>(row * hidden),
+                      u.begin() + static_cast<std::ptrdiff_t>((row + 1) * hidden));
+    const auto y = moe(grouped, shuffled, w);
+    for (size_t i = 0; i < order.size(); ++i)
+      EXPECT_TRUE(same_bits(std::span(y).subspan(i * hidden, hidden),
+                            std::span(want).subspan(order[i] * hidden, hidden)))
+          << to_string(isa) << " row " << order[i];
+  }
+}
+
+// One FP8 code of an inner value may fall on the other side; everything else agrees to the last
+// bit of BF16.
+TEST_F(FastLinearTest, ExpertsAreCloseToTheReference) {
+  const auto reference = make_reference_arithmetic();
+  const auto u = rows(20, config_.hidden);
+  for (size_t layer = 0; layer < weights_.layers.size(); ++layer) {
+    const LayerWeights& w = weights_.layers[layer];
+    std::vector<float> want(u.size());
+    reference->moe(u.data(), 20, config_, static_cast<int>(layer), w, want.data());
+    float largest = 0;
+    for (const float v : want) largest = std::max(largest, std::fabs(v));
+    for (const Isa isa : available_isas()) {
+      set_active_isa(isa);
+      ThreadPool pool(2);
+      FastLinear linear(pool);
+      const auto y = moe(linear, u, w);
+      size_t equal = 0;
+      for (size_t i = 0; i < y.size(); ++i) {
+        equal += y[i] == want[i];
+        ASSERT_LE(std::fabs(y[i] - want[i]), largest / 16) << to_string(isa) << " layer " << layer;
+      }
+      EXPECT_GE(static_cast<double>(equal), 0.9 * static_cast<double>(y.size())) << to_string(isa);
+    }
+  }
+}
+
+// T11: equal scores go to the lower ids; a bias moves the choice and not the weights.
+TEST_F(FastLinearTest, TiesGoToTheLowerExpert) {
+  LayerWeights w = weights_.layers[2];
+  const std::vector<float> zeros(static_cast<size_t>(config_.hidden), 0.0f);
+  std::ranges::fill(w.gate_bias, 0.25f);
+  ThreadPool pool(2);
+  FastLinear linear(pool);
+  const auto chosen = [&] {
+    const auto ids = linear.route(zeros.data(), 1, config_, w);
+    return std::vector<int32_t>(ids.begin(), ids.end());
+  };
+  EXPECT_EQ(chosen(), (std::vector<int32_t>{0, 1, 2, 3}));
+  w.gate_bias[9] = 0.5f;
+  w.gate_bias[2] = 0.0f;
+  EXPECT_EQ(chosen(), (std::vector<int32_t>{0, 1, 3, 9}));
+}
+
+TEST_F(FastLinearTest, NotANumberStaysInItsRow) {
+  auto u = rows(3, config_.hidden);
+  const auto hidden = static_cast<size_t>(config_.hidden);
+  u[hidden + 5] = NAN;
+  ThreadPool pool(2);
+  FastLinear linear(pool);
+  const auto y = moe(linear, u, weights_.layers[0]);
+  for (size_t i = 0; i < hidden; ++i) {
+    EXPECT_TRUE(std::isfinite(y[i]) && std::isfinite(y[2 * hidden + i]));
+    EXPECT_TRUE(std::isnan(y[hidden + i]));
+  }
+}
+
+TEST_F(FastLinearTest, GroupsAreProductsOfTheirOwn) {
+  const std::vector<Matrix>& w = weights_.layers[1].wo_a;
+  const auto groups = static_cast<int64_t>(w.size());
+  const int64_t m = 11, k = w[0].k, n = w[0].n;
+  const auto x = rows(m, groups * k);
+  ThreadPool pool(2);
+  FastLinear linear(pool);
+  std::vector<float> y(static_cast<size_t>(m * groups * n));
+  linear.linear_groups(w, x.data(), m, y.data());
+  std::vector<double> want(static_cast<size_t>(n));
+  for (int64_t row = 0; row < m; ++row)
+    for (int64_t g = 0; g < groups; ++g) {
+      kernels::v41_linear_ref(view(w[static_cast<size_t>(g)]), kernels::V41Round::kPlain,
+                              x.data() + (row * groups + g) * k, 1, want.data());
+      for (int64_t i = 0; i < n; ++i)
+        EXPECT_NEAR(static_cast<double>(y[static_cast<size_t>((row * groups + g) * n + i)]),
+                    want[static_cast<size_t>(i)],
+                    std::fabs(want[static_cast<size_t>(i)]) * 0x1p-8 + 1e-4);
+    }
+}
+
+}  // namespace
+}  // namespace deepmint::v41
