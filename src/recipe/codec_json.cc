@@ -52,6 +52,11 @@ void write_message(json::Writer& w, const Message& m) {
     write_images(w, m.images);
   }
   if (m.role == Role::kTool) w.key("tool_call_id").value(m.tool_call_id);
+  if (!m.loaded_tools.empty()) {
+    w.key("tools").begin_array();
+    for (const Tool& t : m.loaded_tools) w.value(t.name);
+    w.end_array();
+  }
   if (m.role == Role::kAssistant) {
     w.key("reasoning_content");
     if (m.reasoning) {
@@ -103,6 +108,7 @@ void write_conversation(json::Writer& w, const Conversation& c) {
     write_optional(w, "description", t.description);
     w.key("parameters").value(t.parameters);
     write_optional(w, "strict", t.strict);
+    if (t.deferred) w.key("defer_loading").value(true);
     w.end_object();
   }
   w.end_array()

@@ -36,11 +36,24 @@ struct ToolCall {
   std::string arguments;  // JSON text as the client sent it; not checked
 };
 
+struct Tool {
+  std::string name;  // as the model sees it; "namespace::name" for tools of a namespace
+  std::optional<std::string> description;
+  json::Value parameters;  // JSON Schema, key order kept
+  std::optional<bool> strict;
+  bool deferred = false;  // not in the tools text: the model sees it from the message on that loads
+                          // it (Message::loaded_tools)
+  bool custom =
+      false;  // Responses custom tool: one string argument "input", answered as custom_tool_call
+  std::optional<json::Value> format;  // Responses custom tool: its grammar or text format, as given
+};
+
 struct Message {
   Role role = Role::kUser;
   std::string content;
   std::optional<std::string> reasoning;  // assistant
   std::vector<ToolCall> tool_calls;      // assistant; empty means none
+  std::vector<Tool> loaded_tools;        // system: tools that become known here
   bool prefix = false;  // assistant, last: its text is continued instead of followed by a new turn
   std::string tool_call_id;         // tool
   std::vector<ImageSource> images;  // system, user and tool: one per entry of image_marks, in order
@@ -51,16 +64,6 @@ struct Message {
   // instead of `tool_calls`, so that the cached prefix of the earlier turn survives. Null: render
   // the calls.
   std::shared_ptr<const std::vector<Segment>> replay;
-};
-
-struct Tool {
-  std::string name;  // as the model sees it; "namespace::name" for tools of a namespace
-  std::optional<std::string> description;
-  json::Value parameters;  // JSON Schema, key order kept
-  std::optional<bool> strict;
-  bool custom =
-      false;  // Responses custom tool: one string argument "input", answered as custom_tool_call
-  std::optional<json::Value> format;  // Responses custom tool: its grammar or text format, as given
 };
 
 struct ResponseFormat {
@@ -129,7 +132,8 @@ struct ReplyContext {
   bool include_usage = false;             // chat: stream_options.include_usage
   std::vector<std::string> custom_tools;  // Responses: names answered as custom_tool_call
   std::map<std::string, std::pair<std::string, std::string>>
-      namespaces;  // Responses: model-side name → (namespace, name)
+      namespaces;            // Responses: model-side name → (namespace, name)
+  bool tool_search = false;  // Responses: calls of "tool_search" are answered as tool_search_call
   // Responses: settings repeated in every response object, as JSON members that stand before
   // "model" (each followed by a comma), before "usage", and after it. Empty: no settings are
   // repeated (0.1).

@@ -54,7 +54,9 @@ std::string tools_json(const std::vector<Tool>& tools) {
         .append(!tool.strict   ? "null"
                 : *tool.strict ? "true"
                                : "false")
-        .append("}}");
+        .append("}");
+    if (tool.deferred) out.append(",\"defer_loading\":true");
+    out.push_back('}');
   }
   out.push_back(']');
   return out;

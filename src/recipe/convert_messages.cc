@@ -33,6 +33,7 @@ class MessagesConverter : ConvertBase {
     DEEPMINT_CHECK_OK(add_tools());
     for (size_t i = 0; i < raw_.size(); ++i) DEEPMINT_CHECK_OK(add_message(raw_[i], i));
     DEEPMINT_CHECK_OK(end_of_messages());
+    DEEPMINT_CHECK_OK(set_tools(std::move(tools_), choice_));
     DEEPMINT_CHECK_OK(set_format(std::move(format_)));
     DEEPMINT_CHECK_OK(
         finish(r_.inference.disable_parallel_tool_use.value_or(false), "content[].thinking"));
@@ -88,10 +89,10 @@ class MessagesConverter : ConvertBase {
     return s;
   }
 
-  Result<Block> read_block(const json::Value& v) const {
+  Result<Block> read_block(const json::Value& v, bool in_result) const {
     DEEPMINT_TRY(f, Fields::of(v, "internally tagged enum MessagesContentBlock"));
     Block b;
-    if (ours()) {
+    if (ours() || in_result) {  // the types of a result were checked before
       DEEPMINT_TRY(type, f.need_string("type"));
       b.type = type;
     } else if (v01()) {
@@ -130,9 +131,15 @@ class MessagesConverter : ConvertBase {
       b.id = id;
       if (const json::Value* content = f.get("content"))
         DEEPMINT_CHECK_OK(read_result(*content, b));
-    } else if (b.type == "tool_reference" || b.type == "tool_addition") {
+    } else if (b.type == "tool_reference") {
       if (const json::Value* name = f.get("tool_name"); name != nullptr && name->is_string())
         b.name = name->as_string();
+    } else if (b.type == "tool_addition") {
+      DEEPMINT_TRY(tool, f.need("tool"));
+      DEEPMINT_TRY(g, Fields::of(*tool, "internally tagged enum MessagesToolReference"));
+      DEEPMINT_CHECK_OK(g.need_variant("type", {"tool_reference"}));
+      DEEPMINT_TRY(name, g.need_string("name"));
+      b.name = name;
     }
     return b;
   }
@@ -147,7 +154,7 @@ class MessagesConverter : ConvertBase {
       DEEPMINT_TRY(f, Fields::of(item, "internally tagged enum MessagesToolResultBlock"));
       if (!ours())
         DEEPMINT_CHECK_OK(f.need_variant("type", {"text", "image", "document", "tool_reference"}));
-      DEEPMINT_TRY(inner, read_block(item));
+      DEEPMINT_TRY(inner, read_block(item, true));
       b.content.push_back(std::move(inner));
     }
     return {};
@@ -191,7 +198,7 @@ class MessagesConverter : ConvertBase {
       raw.blocks.push_back(Block{.type = "text", .text = content->as_string()});
     } else if (content->is_array()) {
       for (const json::Value& item : content->items()) {
-        DEEPMINT_TRY(block, read_block(item));
+        DEEPMINT_TRY(block, read_block(item, false));
         raw.blocks.push_back(std::move(block));
       }
     } else {
@@ -273,6 +280,11 @@ class MessagesConverter : ConvertBase {
           t.name = name;
           t.description = *description;
           t.schema = g.get("input_schema");
+          if (!v01()) {
+            auto defer = g.opt_bool("defer_loading");
+            if (!defer) return body_error("field `defer_loading`: " + defer.error().message);
+            t.deferred = defer->value_or(false) && !v4();
+          }
           if (ours()) {
             DEEPMINT_TRY(strict, g.opt_bool("strict"));
             t.strict = strict;
@@ -301,10 +313,11 @@ class MessagesConverter : ConvertBase {
     std::optional<std::string_view> description;
     const json::Value* schema = nullptr;
     std::optional<bool> strict;
+    bool deferred = false;
   };
 
   Status add_tools() {
-    std::vector<Declared> tools;
+    bool loads_on_our_side = false;
     for (size_t i = 0; i < raw_tools_.size(); ++i) {
       const RawTool& t = raw_tools_[i];
       if (!t.type.empty()) {
@@ -312,6 +325,7 @@ class MessagesConverter : ConvertBase {
         if (ours()) {
           warn(fmt::format("tools[{}]: server tool {} is not run here; the model does not see it",
                            i, t.type));
+          loads_on_our_side = loads_on_our_side || t.type.starts_with("tool_search_tool");
           continue;
         }
         if (search && o_.messages_web_search == WebSearch::kDrop) continue;
@@ -323,6 +337,7 @@ class MessagesConverter : ConvertBase {
       d.tool.name = std::string(t.name);
       if (t.description) d.tool.description = std::string(*t.description);
       d.tool.strict = t.strict;
+      d.tool.deferred = t.deferred;
       d.name_path = fmt::format("tools[{}].name", i);
       d.path01 = fmt::format("tools.{}", i);
       DEEPMINT_CHECK_OK(check_tool_name(d.tool.name, d.name_path, d.path01));
@@ -331,9 +346,35 @@ class MessagesConverter : ConvertBase {
       } else if (v01()) {
         return request_error(fmt::format("tools.{}: missing input_schema", i));
       }
-      tools.push_back(std::move(d));
+      tools_.push_back(std::move(d));
     }
-    return set_tools(std::move(tools), choice_);
+    // The search that would load deferred tools is a server tool: without it all are shown.
+    if (loads_on_our_side)
+      for (Declared& d : tools_) d.tool.deferred = false;
+    if (!tools_.empty() && std::all_of(tools_.begin(), tools_.end(),
+                                       [](const Declared& d) { return d.tool.deferred; })) {
+      return request_error(
+          "tools: at least one tool must have defer_loading=false. All tools cannot be deferred.");
+    }
+    return {};
+  }
+
+  const Tool* declared(std::string_view name) const {
+    const auto it = std::find_if(tools_.begin(), tools_.end(),
+                                 [&](const Declared& d) { return d.tool.name == name; });
+    return it == tools_.end() ? nullptr : &it->tool;
+  }
+
+  // `m` makes these tools known, those that tool_choice hides left out. Ours shows a tool once: a
+  // long history of searches must not repeat a large schema each time.
+  void load(const std::vector<std::string>& names, Message& m) {
+    if (v4() || choice_.choice == ToolChoice::kNone) return;
+    for (const std::string& name : names) {
+      const Tool* tool = declared(name);
+      if (tool == nullptr || (choice_.name && *choice_.name != name)) continue;
+      if (ours() && (!tool->deferred || !loaded_.insert(name).second)) continue;
+      m.loaded_tools.push_back(*tool);
+    }
   }
 
   // ---- messages
@@ -399,11 +440,26 @@ class MessagesConverter : ConvertBase {
 
   Status add_system(const Raw& raw, size_t index) {
     ContentBuilder content;
-    for (size_t b = 0; b < raw.blocks.size(); ++b)
-      DEEPMINT_CHECK_OK(add_part(raw.blocks[b], index, b, content));
+    std::vector<std::string> additions;
+    bool any_part = false;
+    for (size_t b = 0; b < raw.blocks.size(); ++b) {
+      const Block& block = raw.blocks[b];
+      if (block.type != "tool_addition") {
+        any_part = true;
+        DEEPMINT_CHECK_OK(add_part(block, index, b, content));
+      } else if (declared(block.name) != nullptr) {
+        additions.emplace_back(block.name);
+      } else {
+        return request_error(
+            fmt::format("messages.{}.content.{}: `tool_addition` references unknown tool '{}'",
+                        index, b, block.name));
+      }
+    }
     Message m;
     content.move_into(m);
     m.role = Role::kSystem;
+    load(additions, m);
+    if (!any_part && m.loaded_tools.empty()) return {};
     if (v4() && !v01() && m.content.empty()) return {};
     if (v01() || v4()) {
       m.role = Role::kUser;
@@ -440,15 +496,12 @@ class MessagesConverter : ConvertBase {
       return {};
     }
     if (b.type == "tool_reference") {
-      if (v02()) {
-        const auto& tools = r_.conversation.tools;
-        if (std::none_of(tools.begin(), tools.end(),
-                         [&](const Tool& t) { return t.name == b.name; })) {
-          return request_error(fmt::format(
-              "messages.{}.content.{}: tool reference '{}' not found in available tools", index,
-              block, b.name));
-        }
+      if (v02() && declared(b.name) == nullptr) {
+        return request_error(
+            fmt::format("messages.{}.content.{}: tool reference '{}' not found in available tools",
+                        index, block, b.name));
       }
+      if (!v01()) found_.emplace_back(b.name);
       out.text(b.name);
       return {};
     }
@@ -529,6 +582,7 @@ class MessagesConverter : ConvertBase {
       if (block.type == "tool_use")
         return request_error(fmt::format(
             "messages.{}: `tool_use` blocks can only be in `assistant` messages", index));
+      if (block.type == "tool_addition") return misplaced_addition(index);
       if (!ours() && server_block(block.type)) {
         if (o_.messages_web_search == WebSearch::kDrop) continue;
         return request_error("Unsupported content block: server tools are not supported");
@@ -548,7 +602,23 @@ class MessagesConverter : ConvertBase {
       content.move_into(m);
       r_.conversation.messages.push_back(std::move(m));
     }
+    return add_found_tools();
+  }
+
+  // Tools that a search returned by reference become known behind the message with its results.
+  Status add_found_tools() {
+    if (found_.empty()) return {};
+    Message m;
+    m.role = Role::kSystem;
+    load(found_, m);
+    found_.clear();
+    if (!m.loaded_tools.empty()) r_.conversation.messages.push_back(std::move(m));
     return {};
+  }
+
+  tl::unexpected<Error> misplaced_addition(size_t index) const {
+    return request_error(
+        fmt::format("messages.{}: `tool_addition` blocks can only be in `system` messages", index));
   }
 
   Status add_result(const Block& block, size_t index, size_t b, std::set<std::string>& answered) {
@@ -629,6 +699,8 @@ class MessagesConverter : ConvertBase {
         }
       } else if (block.type == "image" && !no_images()) {
         return request_error("Image in assistant message is unsupported");
+      } else if (block.type == "tool_addition") {
+        return misplaced_addition(index);
       } else if (block.type == "tool_result") {
         return request_error(
             fmt::format("messages.{}: `tool_result` blocks can only be in `user` messages", index));
@@ -655,7 +727,10 @@ class MessagesConverter : ConvertBase {
   std::vector<std::string> stop_;
   Choice choice_;
   ResponseFormat format_;
-  std::set<std::string> open_;  // tool_use ids that wait for their result
+  std::vector<Declared> tools_;     // of the client, before tool_choice
+  std::set<std::string> loaded_;    // names that load() has shown
+  std::vector<std::string> found_;  // tool references of the message at hand
+  std::set<std::string> open_;      // tool_use ids that wait for their result
   size_t last_call_message_ = 0;
   size_t result_slot_ = 0;  // ours: where the next result goes
 };

@@ -114,6 +114,16 @@ Status ResponsesConverter::check_item(const json::Value& item) const {
     if (!output->is_array())
       return body_error("output should be a string or a list of output content parts");
     for (const json::Value& part : output->items()) DEEPMINT_CHECK_OK(check_part(part, false));
+  } else if (t == "tool_search_call" && !v01()) {
+    DEEPMINT_CHECK_OK(f.need_string("call_id"));
+    DEEPMINT_TRY(arguments, f.need("arguments"));
+    if (!arguments->is_object()) return wrong_type(*arguments, "a map");
+    DEEPMINT_CHECK_OK(check_execution(f));
+  } else if (t == "tool_search_output" && !v01()) {
+    DEEPMINT_CHECK_OK(f.need_string("call_id"));
+    DEEPMINT_TRY(tools, f.need_array("tools"));
+    DEEPMINT_CHECK_OK(parse_tools(*tools, "tools"));
+    DEEPMINT_CHECK_OK(check_execution(f));
   } else if (t == "reasoning") {
     DEEPMINT_TRY(content, f.opt_array("content"));
     if (content == nullptr) return {};
@@ -122,6 +132,13 @@ Status ResponsesConverter::check_item(const json::Value& item) const {
       DEEPMINT_CHECK_OK(p.need_string("text"));
     }
   }
+  return {};
+}
+
+Status ResponsesConverter::check_execution(const Fields& f) {
+  const json::Value* v = f.get("execution");
+  if (v != nullptr && !v->is_string()) return wrong_type(*v, "string or map");
+  DEEPMINT_CHECK_OK(f.opt_variant("execution", {"client", "server"}));
   return {};
 }
 
@@ -320,6 +337,7 @@ void ResponsesConverter::write_echo(const Fields& f,
       quoted_or_null(instructions), max_tokens_ ? std::to_string(*max_tokens_) : "null");
   std::string tools;
   for (const RawTool& t : raw_tools_) {
+    if (t.load != kNotLoaded) continue;
     const std::string one = tool_echo(t);
     if (!one.empty()) tools.append(tools.empty() ? "" : ",").append(one);
   }

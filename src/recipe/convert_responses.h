@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -24,14 +25,17 @@ class ResponsesConverter : ConvertBase {
   Result<ConversationRequest> run(const json::Value& body);
 
  private:
+  static constexpr size_t kNotLoaded = static_cast<size_t>(-1);
   struct RawTool {
     std::string_view type, name;
     std::optional<std::string_view> description;
     std::optional<bool> strict;
     const json::Value* parameters = nullptr;
     const json::Value* format = nullptr;
-    std::string path;            // "tools[0]"
-    std::vector<RawTool> inner;  // namespace
+    std::optional<std::string_view> execution = {};  // tool_search
+    size_t load = kNotLoaded;                        // index of the search that found it
+    std::string path;                                // "tools[0]"
+    std::vector<RawTool> inner;                      // namespace
   };
   struct Call {
     ToolCall call;
@@ -41,6 +45,7 @@ class ResponsesConverter : ConvertBase {
   // ---- the request and its settings
   Status read_input(const Fields& f);
   Status check_item(const json::Value& item) const;
+  static Status check_execution(const Fields& f);
   Status check_part(const json::Value& part, bool message) const;
   Status read_settings(const Fields& f);
   Status read_format(const Fields& f);
@@ -52,6 +57,7 @@ class ResponsesConverter : ConvertBase {
   // ---- tools
   Result<RawTool> read_function(const Fields& f, std::string path) const;
   Result<RawTool> read_custom(const Fields& f, std::string path) const;
+  Result<std::vector<RawTool>> parse_tools(const json::Array& tools, std::string_view where) const;
   Status read_tools(const json::Array& tools, std::string_view where);
   static bool is_web_search(std::string_view type);
   Result<Declared> declare(const RawTool& t) const;
@@ -62,6 +68,9 @@ class ResponsesConverter : ConvertBase {
   Status add_namespace(const RawTool& t, std::vector<Declared>& tools, std::set<std::string>& taken,
                        std::set<std::string>& seen);
   void drop_repeated_tools();
+  bool is_search(const RawTool& t) const;  // a search that the client runs
+  Status load_found_tools(const json::Array& tools, const std::string& at, std::string& result);
+  void show_found_tools();
   std::string tool_echo(const RawTool& t) const;
 
   // ---- items
@@ -100,10 +109,18 @@ class ResponsesConverter : ConvertBase {
   // The group of calls that waits for outputs.
   std::vector<Call> pending_;
   std::unordered_map<std::string, size_t> pending_at_;  // by call id
+  std::unordered_set<std::string> closed_;              // call ids of the groups before
   size_t n_open_ = 0;                                   // without a result so far
   size_t never_answered_ = 0;                           // without an output in the whole request
   std::vector<std::pair<const json::Value*, std::string>> held_;
   std::set<std::string> answered_;
+  // Tools that searches found: the message that makes them known, and their names.
+  struct Load {
+    size_t message = 0;
+    std::vector<std::string> names = {};
+  };
+  std::vector<Load> loads_;
+  size_t shown_loads_ = 0;  // of those, the ones whose message is there
 };
 
 }  // namespace deepmint::recipe

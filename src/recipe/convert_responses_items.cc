@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "recipe/prompt_text.h"
+#include "recipe/spelling.h"
 
 namespace deepmint::recipe {
 
@@ -27,7 +28,9 @@ Status ResponsesConverter::add_items() {
   if (ours()) {
     for (const auto& [item, at] : all) {
       const json::Value* id = item->find("call_id");
-      if (type_of(*item).ends_with("_call_output") && id != nullptr && id->is_string())
+      const std::string_view type = type_of(*item);
+      if ((type.ends_with("_call_output") || type == "tool_search_output") && id != nullptr &&
+          id->is_string())
         answered_.insert(id->as_string());
       if (type_of(*item) == "additional_tools") {
         if (const json::Value* tools = item->find("tools"); tools != nullptr && tools->is_array())
@@ -84,8 +87,11 @@ Status ResponsesConverter::interrupt() {
 
 Status ResponsesConverter::add_item(const json::Value& item, const std::string& at) {
   const std::string_view type = type_of(item);
-  const bool call = type == "function_call" || type == "custom_tool_call";
-  const bool output = type == "function_call_output" || type == "custom_tool_call_output";
+  const bool searches = !v01() && !v4();
+  const bool call = type == "function_call" || type == "custom_tool_call" ||
+                    (searches && type == "tool_search_call");
+  const bool output = type == "function_call_output" || type == "custom_tool_call_output" ||
+                      (searches && type == "tool_search_output");
   const bool breaks = type == "message" || type == "reasoning" || type == "web_search_call";
   if (!call && !output && breaks && !pending_.empty()) {
     if (!ours()) return missing_output();
@@ -116,7 +122,8 @@ Status ResponsesConverter::add_call(const json::Value& item, std::string_view ty
   Call c;
   c.call.id = std::string(text_of(item, "call_id"));
   DEEPMINT_CHECK_OK(check_call_id(c.call.id, at));
-  if (!pending_at_.emplace(c.call.id, pending_.size()).second)
+  if (!pending_at_.emplace(c.call.id, pending_.size()).second ||
+      (v02() && closed_.contains(c.call.id)))
     return request_error(fmt::format("Duplicate 'call_id': {}.", c.call.id));
   c.call.name = std::string(text_of(item, "name"));
   if (const json::Value* space = item.find("namespace");
@@ -126,6 +133,9 @@ Status ResponsesConverter::add_call(const json::Value& item, std::string_view ty
     c.call.arguments = "{\"input\":";
     json::append_escaped(c.call.arguments, text_of(item, "input"));
     c.call.arguments.push_back('}');
+  } else if (type == "tool_search_call") {
+    c.call.name = "tool_search";
+    c.call.arguments = compact_json(*item.find("arguments"));
   } else {
     c.call.arguments = std::string(text_of(item, "arguments"));
   }
@@ -141,6 +151,8 @@ Status ResponsesConverter::add_output(const json::Value& item, const std::string
   const std::string_view id = text_of(item, "call_id");
   DEEPMINT_CHECK_OK(check_call_id(id, at));
   const auto it = pending_at_.find(std::string(id));
+  if (it == pending_at_.end() && closed_.contains(std::string(id)))
+    return request_error(fmt::format("Duplicate tool output for call_id: {}.", id));
   if (it == pending_at_.end())
     return request_error(fmt::format("No tool call found for tool output with call_id {}.", id));
   Call& call = pending_[it->second];
@@ -148,7 +160,11 @@ Status ResponsesConverter::add_output(const json::Value& item, const std::string
   Message m;
   m.role = Role::kTool;
   m.tool_call_id = std::string(id);
-  DEEPMINT_CHECK_OK(add_content(*item.find("output"), at, "output", false, m));
+  if (const json::Value* tools = item.find("tools"); type_of(item) == "tool_search_output") {
+    DEEPMINT_CHECK_OK(load_found_tools(tools->items(), at, m.content));
+  } else {
+    DEEPMINT_CHECK_OK(add_content(*item.find("output"), at, "output", false, m));
+  }
   call.result = std::move(m);
   if (--n_open_ == 0) return close_group();
   return {};
@@ -159,9 +175,16 @@ Status ResponsesConverter::close_group() {
     std::sort(pending_.begin(), pending_.end(),
               [](const Call& a, const Call& b) { return a.call.id < b.call.id; });
   }
+  if (!v01())
+    for (const Call& c : pending_) closed_.insert(c.call.id);
   Message& assistant = trailing_assistant();
   for (Call& c : pending_) assistant.tool_calls.push_back(std::move(c.call));
-  for (Call& c : pending_) r_.conversation.messages.push_back(std::move(*c.result));
+  std::vector<Message>& all = r_.conversation.messages;
+  for (Call& c : pending_) all.push_back(std::move(*c.result));
+  for (; shown_loads_ < loads_.size(); ++shown_loads_) {  // in the order of the outputs
+    loads_[shown_loads_].message = all.size();
+    all.emplace_back().role = Role::kSystem;
+  }
   pending_.clear();
   pending_at_.clear();
   n_open_ = never_answered_ = 0;

@@ -39,17 +39,19 @@ Result<ResponsesConverter::RawTool> ResponsesConverter::read_custom(const Fields
   return t;
 }
 
-Status ResponsesConverter::read_tools(const json::Array& tools, std::string_view where) {
+Result<std::vector<ResponsesConverter::RawTool>> ResponsesConverter::parse_tools(
+    const json::Array& tools, std::string_view where) const {
+  std::vector<RawTool> out;
   for (size_t i = 0; i < tools.size(); ++i) {
     DEEPMINT_TRY(f, Fields::of(tools[i], "internally tagged enum ResponsesTool"));
     DEEPMINT_TRY(type, f.need_string("type"));
     const std::string path = fmt::format("{}[{}]", where, i);
     if (type == "function") {
       DEEPMINT_TRY(t, read_function(f, path));
-      raw_tools_.push_back(std::move(t));
+      out.push_back(std::move(t));
     } else if (type == "custom") {
       DEEPMINT_TRY(t, read_custom(f, path));
-      raw_tools_.push_back(std::move(t));
+      out.push_back(std::move(t));
     } else if (type == "namespace") {
       RawTool t;
       t.type = type;
@@ -67,15 +69,92 @@ Status ResponsesConverter::read_tools(const json::Array& tools, std::string_view
             inner, kind == "function" ? read_function(g, inner_path) : read_custom(g, inner_path));
         t.inner.push_back(std::move(inner));
       }
-      raw_tools_.push_back(std::move(t));
+      out.push_back(std::move(t));
     } else {
       RawTool t;
       t.type = type;
       t.path = path;
-      raw_tools_.push_back(std::move(t));
+      if (type == "tool_search" && !v01()) {
+        DEEPMINT_TRY(execution, f.opt_variant("execution", {"client", "server"}));
+        DEEPMINT_TRY(description, f.opt_string("description"));
+        t.name = type;
+        t.execution = execution;
+        t.description = description;
+        t.parameters = f.get("parameters");
+      }
+      out.push_back(std::move(t));
     }
   }
+  return out;
+}
+
+Status ResponsesConverter::read_tools(const json::Array& tools, std::string_view where) {
+  DEEPMINT_TRY(parsed, parse_tools(tools, where));
+  raw_tools_.insert(raw_tools_.end(), parsed.begin(), parsed.end());
   return {};
+}
+
+bool ResponsesConverter::is_search(const RawTool& t) const {
+  return t.type == "tool_search" && t.execution == "client" && !v01() && !v4();
+}
+
+// The tools that a search found: declared, hidden until the message behind the search's result.
+// `result` becomes what the model reads as the result.
+Status ResponsesConverter::load_found_tools(const json::Array& tools, const std::string& at,
+                                            std::string& result) {
+  DEEPMINT_TRY(found, parse_tools(tools, at + ".tools"));
+  result.assign(1, '[');
+  for (const RawTool& t : found) {
+    const bool space = t.type == "namespace";
+    for (const RawTool& one : space ? t.inner : std::vector<RawTool>{t}) {
+      std::string text = tool_echo(one);
+      if (text.empty()) {
+        if (!ours())
+          return request_error(
+              at + ": the enum variant ResponsesTool::Unsupported cannot be serialized");
+        continue;
+      }
+      if (space) {
+        text.pop_back();
+        text.append(fmt::format(",\"namespace\":{{\"name\":{},\"description\":{}}}}}",
+                                quoted_json(t.name), quoted_json(t.description.value_or(""))));
+      }
+      result.append(result.size() > 1 ? "," : "").append(text);
+    }
+  }
+  result.push_back(']');
+  for (RawTool& t : found) {
+    const bool known = std::any_of(raw_tools_.begin(), raw_tools_.end(), [&](const RawTool& r) {
+      return r.type == t.type && r.name == t.name;
+    });
+    if (ours() && known) continue;  // declared before, or found before: the first stays
+    t.load = loads_.size();
+    raw_tools_.push_back(std::move(t));
+  }
+  loads_.emplace_back();
+  return {};
+}
+
+void ResponsesConverter::show_found_tools() {
+  std::vector<Message>& all = r_.conversation.messages;
+  for (const Load& load : loads_) {
+    for (const std::string& name : load.names) {
+      const std::vector<Tool>& tools = r_.conversation.tools;  // those left after tool_choice
+      const auto it =
+          std::find_if(tools.begin(), tools.end(), [&](const Tool& t) { return t.name == name; });
+      if (it != tools.end()) all[load.message].loaded_tools.push_back(*it);
+    }
+  }
+  std::vector<size_t> places;
+  for (const Load& load : loads_) places.push_back(load.message);
+  std::sort(places.begin(), places.end());
+  std::vector<Message> kept;
+  kept.reserve(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    const bool place = std::binary_search(places.begin(), places.end(), i);
+    if (!place || !all[i].loaded_tools.empty()) kept.push_back(std::move(all[i]));
+  }
+  all = std::move(kept);
 }
 
 bool ResponsesConverter::is_web_search(std::string_view type) {
@@ -87,7 +166,7 @@ Result<ConvertBase::Declared> ResponsesConverter::declare(const RawTool& t) cons
   d.tool.name = std::string(t.name);
   d.name_path = t.path + ".name";
   d.path01 = t.path;
-  if (t.type == "function") {
+  if (t.type == "function" || t.type == "tool_search") {
     DEEPMINT_CHECK_OK(check_tool_name(t.name, d.name_path, d.path01));
     if (t.description) d.tool.description = std::string(*t.description);
     d.tool.strict = t.strict;
@@ -130,9 +209,11 @@ Status ResponsesConverter::assign_tools() {
   std::vector<Declared> tools;
   std::set<std::string> taken, namespaces;
   for (const RawTool& t : raw_tools_) {
-    if (t.type == "function" || t.type == "custom") {
+    const size_t before = tools.size();
+    if (t.type == "function" || t.type == "custom" || is_search(t)) {
       DEEPMINT_TRY(d, declare(t));
       if (d.tool.custom) r_.reply.custom_tools.push_back(d.tool.name);
+      if (is_search(t)) r_.reply.tool_search = true;
       taken.insert(d.tool.name);
       tools.push_back(std::move(d));
     } else if (t.type == "namespace") {
@@ -143,6 +224,11 @@ Status ResponsesConverter::assign_tools() {
       warn(
           fmt::format("{}: tool type {} is not served; the model does not see it", t.path, t.type));
     }
+    if (t.load == kNotLoaded) continue;
+    for (size_t i = before; i < tools.size(); ++i) {
+      tools[i].tool.deferred = true;
+      loads_[t.load].names.push_back(tools[i].tool.name);
+    }
   }
   if (ours() && choice_.name && std::none_of(tools.begin(), tools.end(), [&](const Declared& d) {
         return d.tool.name == *choice_.name;
@@ -152,7 +238,9 @@ Status ResponsesConverter::assign_tools() {
   if (ours() && allowed_) {
     std::erase_if(tools, [&](const Declared& d) { return !allowed_->contains(d.tool.name); });
   }
-  return set_tools(std::move(tools), choice_);
+  DEEPMINT_CHECK_OK(set_tools(std::move(tools), choice_));
+  if (!loads_.empty()) show_found_tools();
+  return {};
 }
 
 std::string_view ResponsesConverter::separator() const { return v4() && !v01() ? "__" : "::"; }
@@ -203,7 +291,9 @@ Status ResponsesConverter::add_namespace(const RawTool& t, std::vector<Declared>
     for (int suffix = 1; taken.contains(d.tool.name); ++suffix)
       d.tool.name = fmt::format("{}_{}", base, suffix);
     taken.insert(d.tool.name);
-    r_.reply.namespaces[d.tool.name] = {std::string(t.name), std::string(inner.name)};
+    // 0.2 forgets where found tools came from.
+    if (t.load == kNotLoaded || ours())
+      r_.reply.namespaces[d.tool.name] = {std::string(t.name), std::string(inner.name)};
     if (d.tool.custom) r_.reply.custom_tools.push_back(d.tool.name);
     tools.push_back(std::move(d));
   }
@@ -241,6 +331,13 @@ std::string ResponsesConverter::tool_echo(const RawTool& t) const {
     for (const RawTool& i : t.inner) inner.append(inner.empty() ? "" : ",").append(tool_echo(i));
     return fmt::format("{{\"type\":\"namespace\",\"name\":{},\"description\":{},\"tools\":[{}]}}",
                        quoted_json(t.name), quoted_or_null(t.description), inner);
+  }
+  if (t.type == "tool_search" && !v01()) {
+    const std::string execution = t.execution ? quoted_json(*t.execution) : "null";
+    return fmt::format(
+        "{{\"type\":\"tool_search\",\"execution\":{},\"description\":{},\"parameters\":{}}}",
+        execution, quoted_or_null(t.description),
+        t.parameters == nullptr ? "null" : compact_json(*t.parameters));
   }
   if (is_web_search(t.type))
     return fmt::format("{{\"type\":\"{}\",\"search_context_size\":null,\"user_location\":null}}",

@@ -158,10 +158,9 @@ class MessagesGenerator final : public Generator {
     } else {
       const auto input = json::parse(current_);
       const bool usable = input && numbers_are_finite(*input);
-      content_.append(fmt::format(
-          "{{\"type\":\"tool_use\",\"id\":{},\"name\":{},\"input\":{}}}", quoted_json(tool_id_),
-          quoted_json(tool_name_),
-          usable ? compact_json(*input) : std::string("{}")));
+      content_.append(fmt::format("{{\"type\":\"tool_use\",\"id\":{},\"name\":{},\"input\":{}}}",
+                                  quoted_json(tool_id_), quoted_json(tool_name_),
+                                  usable ? compact_json(*input) : std::string("{}")));
     }
   }
 

@@ -8,6 +8,8 @@
 namespace deepmint::recipe {
 namespace {
 
+constexpr std::string_view kToolSearch = "tool_search";
+
 class ResponsesGenerator final : public Generator {
  public:
   ResponsesGenerator(const ConversationRequest& request, const ReplyMeta& meta, EventBuffer& events)
@@ -31,10 +33,13 @@ class ResponsesGenerator final : public Generator {
     close_item("completed", true);
     const bool custom = std::find(reply_.custom_tools.begin(), reply_.custom_tools.end(), name) !=
                         reply_.custom_tools.end();
-    kind_ = custom ? Kind::kCustomCall : Kind::kFunctionCall;
+    kind_ = custom                                      ? Kind::kCustomCall
+            : reply_.tool_search && name == kToolSearch ? Kind::kSearchCall
+                                                        : Kind::kFunctionCall;
     call_id_ = quoted_json(call_id);
     name_ = name_members(name);
-    item_id_ = quoted_json(fmt::format("{}_{}_{}", custom ? "ctc" : "fc", meta_.id, index_));
+    const std::string_view prefix = custom ? "ctc" : kind_ == Kind::kSearchCall ? "tsc" : "fc";
+    item_id_ = quoted_json(fmt::format("{}_{}_{}", prefix, meta_.id, index_));
     emit("response.output_item.added",
          fmt::format("\"item\":{},\"output_index\":{}", call_item("in_progress", ""), index_));
     custom_input_.reset();
@@ -43,7 +48,9 @@ class ResponsesGenerator final : public Generator {
   }
 
   void tool_arguments(std::string_view json) override {
-    if (kind_ == Kind::kCustomCall) {
+    if (kind_ == Kind::kSearchCall) {  // its arguments are an object, sent whole
+      text_.append(json);
+    } else if (kind_ == Kind::kCustomCall) {
       const std::string_view decoded = custom_input_.push(json);
       if (!decoded.empty()) call_delta(decoded);
     } else {
@@ -96,7 +103,14 @@ class ResponsesGenerator final : public Generator {
   std::string call_id(int n) const override { return fmt::format("call_{}_{}", meta_.id, n); }
 
  private:
-  enum class Kind : uint8_t { kNone, kReasoning, kMessage, kFunctionCall, kCustomCall };
+  enum class Kind : uint8_t {
+    kNone,
+    kReasoning,
+    kMessage,
+    kFunctionCall,
+    kCustomCall,
+    kSearchCall
+  };
 
   std::string object(std::string_view status, std::string_view completed_at, std::string_view error,
                      std::string_view details, std::string_view output,
@@ -232,6 +246,15 @@ class ResponsesGenerator final : public Generator {
   }
 
   std::string call_item(std::string_view status, std::string_view text) const {
+    if (kind_ == Kind::kSearchCall) {
+      const auto arguments = json::parse(text);
+      const bool usable = arguments && arguments->is_object() && numbers_are_finite(*arguments);
+      return fmt::format(
+          "{{\"type\":\"tool_search_call\",\"id\":{},\"status\":\"{}\",\"call_id\":{},"
+          "\"execution\":"
+          "\"client\",\"arguments\":{}}}",
+          item_id_, status, call_id_, usable ? compact_json(*arguments) : "{}");
+    }
     const bool custom = kind_ == Kind::kCustomCall;
     return fmt::format(
         "{{\"type\":\"{}\",\"id\":{},\"status\":\"{}\",\"call_id\":{},{},\"{}\":{}}}",
@@ -273,6 +296,10 @@ class ResponsesGenerator final : public Generator {
            fmt::format("\"content_index\":0,\"item_id\":{},\"output_index\":{},\"part\":{}",
                        item_id_, index_, whole));
       item = content_item(status, message && call_follows ? "commentary" : "final_answer", whole);
+    } else if (kind_ == Kind::kSearchCall) {
+      // 0.2 calls one whose arguments are not an object incomplete; ours always are.
+      const auto arguments = json::parse(text_);
+      item = call_item(arguments && arguments->is_object() ? status : "incomplete", text_);
     } else {
       const bool custom = kind_ == Kind::kCustomCall;
       if (custom) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "recipe/prompt_text.h"
 #include "recipe/spelling.h"
@@ -113,6 +114,7 @@ class Renderer {
           if (i > 0 && !v4_) w_.control(kSystemToken);
           pieces(turn);
           if (i == 0) system_appendix();
+          loaded_tools(turn);
           break;
         case Role::kUser:
         case Role::kTool:
@@ -277,21 +279,37 @@ class Renderer {
     }
   }
 
+  void schema_line(const Tool& tool) {
+    std::string line = "{\"name\": ";
+    json::append_escaped(line, tool.name);
+    line.append(", \"description\": ");
+    json::append_escaped(line, tool.description.value_or(std::string()));
+    line.append(", \"parameters\": ");
+    append_json(line, tool.parameters, style_);
+    line.push_back('}');
+    w_.text(line);
+  }
+
+  // Tools that become known with a system message in the middle.
+  void loaded_tools(const Turn& turn) {
+    std::string_view before = kUpdatedTools;
+    for (const Piece& piece : turn.pieces) {
+      for (const Tool& tool : piece.message->loaded_tools) {
+        w_.text(std::exchange(before, "\n"));
+        schema_line(tool);
+      }
+    }
+  }
+
   void system_appendix() {
     if (tools_) {
       w_.text("\n\n");
       w_.marked(text_.tools_head);
       bool first = true;
       for (const Tool& tool : c_.tools) {
-        std::string line = first ? "{\"name\": " : "\n{\"name\": ";
-        first = false;
-        json::append_escaped(line, tool.name);
-        line.append(", \"description\": ");
-        json::append_escaped(line, tool.description.value_or(std::string()));
-        line.append(", \"parameters\": ");
-        append_json(line, tool.parameters, style_);
-        line.push_back('}');
-        w_.text(line);
+        if (tool.deferred) continue;
+        if (!std::exchange(first, false)) w_.text("\n");
+        schema_line(tool);
       }
       w_.marked(text_.tools_tail);
     }

@@ -35,6 +35,9 @@ inline constexpr std::string_view kV4JsonPrompt =  // V4 since 0.2
     "You are a helpful assistant designed to output JSON.\n## Response Format:\n\nReply with JSON "
     "object ONLY.";
 
+// Before the schemas of tools that a later message makes known.
+inline constexpr std::string_view kUpdatedTools = "\n\n### Updated Tool Schemas\n\n";
+
 struct VersionText {
   std::string_view block, invoke, parameter;  // tag names behind ｜DSML｜
   std::string_view tools_head,

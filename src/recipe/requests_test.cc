@@ -247,6 +247,79 @@ TEST(Requests, PromptsGrowByAppending) {
   EXPECT_TRUE(two.starts_with(one + "r</think>a<｜end▁of▁sentence｜>"));
 }
 
+// ---- tools that become known later
+
+TEST(DeferredTools, AreShownWhereASearchFindsThem) {
+  const std::string tools =
+      R"("tools":[{"name":"find","input_schema":{"type":"object"}},{"name":"late","description":"D","input_schema":{"type":"object"},"defer_loading":true}])";
+  const std::string history =
+      R"({"role":"user","content":"q"},{"role":"assistant","content":[{"type":"tool_use","id":"c","name":"find","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"c","content":[{"type":"tool_reference","tool_name":"late"}]}]})";
+  const std::string head = R"({"model":"m","max_tokens":9,"thinking":{"type":"disabled"},)" +
+                           tools + R"(,"messages":[)" + history;
+  const ConversationRequest r = request(Protocol::kMessages, head + "]}");
+  EXPECT_EQ(roles(r), "UATS");
+  const std::string prompt = prompt_of(r);
+  const std::string line =
+      R"({"name": "late", "description": "D", "parameters": {"type": "object"}})";
+  EXPECT_EQ(prompt.find(line), prompt.rfind(line));  // once, and not at the start
+  EXPECT_NE(prompt.find("</tool_result><｜System｜>\n\n### Updated Tool Schemas\n\n" + line +
+                        "<｜Assistant｜>"),
+            std::string::npos);
+  EXPECT_NE(r.inference.constraint->schema.find(R"("defer_loading":true)"), std::string::npos);
+  // A second search for the same tool does not repeat it.
+  std::string again = history;
+  again.replace(again.find("\"id\":\"c\""), 8, "\"id\":\"d\"");
+  again.replace(again.find("\"tool_use_id\":\"c\""), 17, "\"tool_use_id\":\"d\"");
+  const std::string twice = prompt_of(request(Protocol::kMessages, head + "," + again + "]}"));
+  EXPECT_EQ(twice.find(line), twice.rfind(line));
+  // V4 has no such messages: everything is shown at the start.
+  const ConversationRequest v4 =
+      request(Protocol::kMessages, head + "]}", {.version = ModelVersion::kV4});
+  EXPECT_EQ(roles(v4), "UAT");
+  EXPECT_NE(prompt_of(v4, ModelVersion::kV4).find(line), std::string::npos);
+  // Our side runs no searches: when it would have to, nothing stays hidden.
+  std::string served = head + "]}";
+  served.replace(served.find("\"tools\":["), 9,
+                 "\"tools\":[{\"type\":\"tool_search_tool_regex_20251119\",\"name\":\"s\"},");
+  EXPECT_LT(prompt_of(request(Protocol::kMessages, served)).find(line),
+            prompt_of(request(Protocol::kMessages, served)).find("<｜User｜>"));
+}
+
+TEST(DeferredTools, SystemMessagesAddTools) {
+  const ConversationRequest r = request(
+      Protocol::kMessages,
+      R"({"model":"m","max_tokens":9,"tools":[{"name":"f","input_schema":{"type":"object"}},{"name":"late","input_schema":{"type":"object"},"defer_loading":true}],"messages":[{"role":"user","content":"q"},{"role":"system","content":[{"type":"text","text":"S"},{"type":"tool_addition","tool":{"type":"tool_reference","name":"late"}}]},{"role":"user","content":"go"}]})");
+  ASSERT_EQ(roles(r), "USU");
+  ASSERT_EQ(r.conversation.messages[1].loaded_tools.size(), 1U);
+  EXPECT_NE(prompt_of(r).find("<｜System｜>S\n\n### Updated Tool Schemas\n\n{\"name\": \"late\""),
+            std::string::npos);
+}
+
+TEST(DeferredTools, ClientsOfResponsesSearchThemselves) {
+  const std::string head =
+      R"({"model":"m","reasoning":{"effort":"none"},"tools":[{"type":"tool_search","execution":"client","description":"D"}],"input":[{"role":"user","content":"q"})";
+  const ConversationRequest first = request(Protocol::kResponses, head + "]}");
+  ReplyStream reply(first, {.id = "r", .model = "m"});
+  reply.push_text(
+      "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"tool_search\">\n<｜DSML｜ parameter name=\"q\" "
+      "string=\"true\">w</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>");
+  reply.finish(BackendFinish::kStop);
+  const json::Value response = parse(reply.response());
+  const json::Value& call = response.find("output")->items().back();
+  EXPECT_EQ(call.find("type")->as_string(), "tool_search_call");
+  EXPECT_EQ(call.find("execution")->as_string(), "client");
+  EXPECT_EQ(json::dump(*call.find("arguments")), R"({"q":"w"})");
+  const ConversationRequest next = request(
+      Protocol::kResponses,
+      head + "," + json::dump(call) + R"(,{"type":"tool_search_output","call_id":")" +
+          call.find("call_id")->as_string() +
+          R"(","tools":[{"type":"namespace","name":"n","description":"N","tools":[{"type":"function","name":"late"}]}]}]})");
+  EXPECT_EQ(roles(next), "UATS");
+  EXPECT_NE(prompt_of(next).find("### Updated Tool Schemas\n\n{\"name\": \"n::late\""),
+            std::string::npos);
+  EXPECT_EQ(next.reply.namespaces.at("n::late"), std::pair(std::string("n"), std::string("late")));
+}
+
 // ---- what a server remembers
 // ----------------------------------------------------------------------------------------------------
 

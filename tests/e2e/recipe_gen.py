@@ -234,6 +234,7 @@ def responses(r, error=False):
         tools = []
         for n in r.sample(["f", "g", "h"], r.randint(0, 2)):
             tools.append({"type": "function", **chat_function(r, n, False)})
+            maybe(r, 0.1, tools[-1], "defer_loading", lambda: r.random() < 0.5)
         if r.random() < 0.3:
             tools.append({"type": "custom", "name": "apply_patch"})
         for ns in r.sample(["n", "m", "n"], r.randint(0, 2)):
@@ -242,6 +243,8 @@ def responses(r, error=False):
             tools.append(t)
         if r.random() < 0.2:
             tools.append({"type": r.choice(["web_search", "web_search_2025_08_26", "zz", "local_shell"])})
+        if r.random() < 0.3:
+            tools.append(search_tool(r))
         r.shuffle(tools)
         out["tools"] = tools
         if r.random() < 0.3:
@@ -253,6 +256,28 @@ def responses(r, error=False):
     if error:
         responses_error(r, out)
     return out
+
+
+def search_tool(r):
+    t = {"type": "tool_search"}
+    maybe(r, 0.9, t, "execution", lambda: r.choice(["client", "client", "client", "server", None]))
+    maybe(r, 0.6, t, "description", lambda: text(r, 3))
+    maybe(r, 0.6, t, "parameters", lambda: schema(r))
+    return t
+
+
+def search(r, n):
+    """A search of the client and the tools that it found."""
+    call = {"type": "tool_search_call", "call_id": "s%d" % n, "execution": r.choice(["client", "server"]), "arguments": {text(r, 2): value(r) for _ in range(r.randint(0, 2))}}
+    tools = [{"type": "function", **chat_function(r, "found%d_%d" % (n, k), False), "defer_loading": True} for k in range(r.randint(0, 2))]
+    if r.random() < 0.3:
+        t = {"type": "namespace", "name": r.choice(["n", "m"]), "tools": [{"type": "function", **chat_function(r, f, False)} for f in r.sample(["f", "g"], r.randint(0, 2))]}
+        maybe(r, 0.5, t, "description", lambda: r.choice(["", "nd"]))
+        tools.append(t)
+    if r.random() < 0.2:
+        tools.append({"type": "web_search"})
+    result = {"type": "tool_search_output", "call_id": "s%d" % n, "execution": "client", "tools": tools}
+    return call, result
 
 
 def response_content(r, output=False):
@@ -287,8 +312,14 @@ def response_items(r):
             item = {"type": "reasoning", "summary": []}
             maybe(r, 0.8, item, "content", lambda: [{"type": "reasoning_text", "text": text(r)} for _ in range(r.randint(0, 2))])
             out.append(item)
-        elif kind == 7:
+        elif kind == 7 and r.random() < 0.5:
             out.append({"type": r.choice(["zz", "item_reference"]), "id": "x"})
+        elif kind == 7:
+            pairs = [search(r, n + k) for k in range(r.randint(1, 2))]
+            n += 3
+            out += [call for call, _ in pairs]
+            r.shuffle(pairs)
+            out += [result for _, result in pairs]
         else:
             ids = ["%s%d" % (r.choice("abz"), n + k) for k in range(r.randint(1, 3))]
             n += 3
@@ -318,8 +349,17 @@ def responses_error(r, out):
         ("input", [{"role": "user"}]), ("input", [{"role": "user", "content": [{"type": "input_audio"}]}]), ("instructions", 5), ("reasoning", {"effort": "zz"}), ("reasoning", {"summary": "zz"}), ("top_logprobs", 21),
         ("text", {"format": {"type": "regex", "regex": "a"}}), ("text", {"verbosity": "zz"}), ("text", 5), ("user", 5), ("tool_choice", "zz"), ("tools", [{}]), ("tools", [{"type": "function"}]), ("model", "zzz"),
         ("input", [{"type": "function_call", "name": "f", "arguments": "{}"}]), ("input", [{"type": "function_call", "call_id": "c", "name": "f", "arguments": {}}])]]
+    find, found = {"type": "tool_search_call", "call_id": "sx", "execution": "client", "arguments": {}}, {"type": "tool_search_output", "call_id": "sx", "tools": []}
+    broken = [{**find, "arguments": r.choice([None, "{}", 5])}, {k: v for k, v in find.items() if k != r.choice(["call_id", "arguments"])}, {**find, "execution": r.choice(["zz", 5])}, find,
+              {**find, "call_id": ""}]
+    unfound = [{**found, "tools": r.choice([None, "x", [5], [{}], [{"type": "function"}], [{"type": "zz"}], [{"type": "function", "name": "a b"}], [{"type": "custom", "name": "exec"}],
+                                            [{"type": "function", "name": "t"}] * 2, [{"type": "function", "name": "t", "parameters": {"type": "string"}}]])},
+               {k: v for k, v in found.items() if k != r.choice(["call_id", "tools"])}, {**found, "execution": "zz"}, {**found, "call_id": "sy"}]
+    choices += [lambda: extend(r.choice(broken), user), lambda: extend(find, r.choice(unfound)), lambda: extend(find, user, found), lambda: extend(found), lambda: extend(find, found, found),
+                lambda: (out.pop("tool_choice", None), out.update(tools=[{"type": "tool_search", "execution": "client"}, r.choice([{"type": "function", "name": "tool_search"}, {"type": "tool_search", "execution": r.choice(["zz", 5])},
+                                                                                                            {"type": "tool_search", "description": 5}, {"type": "tool_search", "execution": "client", "parameters": r.choice(BAD_SCHEMAS)}])]))]
     choices += [lambda: (out.pop("input"), out.pop("instructions", None)), lambda: out.pop("model"), lambda: extend({**call, "call_id": ""}), lambda: extend({**result, "call_id": "zz"}), lambda: extend(call, user, result),
-                lambda: extend(call), lambda: extend(call, call, result), lambda: extend(call, {**call, "call_id": "d"}, result, result), lambda: extend(call, {"type": "reasoning", "summary": []}, result),
+                lambda: extend(call), lambda: extend(call, call, result), lambda: extend(call, result, result), lambda: extend(call, result, call, result), lambda: extend(call, result, user, result), lambda: extend(call, {**call, "call_id": "d"}, result, result), lambda: extend(call, {"type": "reasoning", "summary": []}, result),
                 lambda: extend({"role": "user", "content": [{"type": "input_image"}]}), lambda: extend({"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}),
                 lambda: extend({"role": "user", "content": [{"type": "input_image", "image_url": "https://x", "file_id": "f"}]}), lambda: extend({"role": "user", "content": [{"type": "input_image", "image_url": r.choice(BAD_IMAGES)}]}),
                 lambda: extend({"role": "assistant", "content": [{"type": "input_image", "image_url": "https://x"}]}), lambda: (out.pop("tool_choice", None), out.update(tools=[{"type": "custom", "name": "exec"}])),
@@ -333,7 +373,8 @@ def responses_error(r, out):
 
 
 def messages(r, error=False):
-    out = {"model": "m", "messages": message_list(r)}
+    names = r.sample(["f", "g", "h"], r.randint(1, 3)) if r.random() < 0.5 else []
+    out = {"model": "m", "messages": message_list(r, names)}
     settings(r, out)
     maybe(r, 0.4, out, "system", lambda: r.choice([text(r), [], [{"type": "text", "text": text(r), "cache_control": {"type": "ephemeral"}} for _ in range(2)]]))
     thinks = True
@@ -343,12 +384,12 @@ def messages(r, error=False):
     maybe(r, 0.3, out, "output_config", lambda: {"effort": r.choice(EFFORTS + [None])})
     maybe(r, 0.2, out, "stop_sequences", lambda: r.choice([["a"], [], ["x"] * 16]))
     maybe(r, 0.1, out, "metadata", lambda: {"user_id": "u"})
-    if r.random() < 0.5:
-        names = r.sample(["f", "g", "h"], r.randint(1, 3))
+    if names:
         out["tools"] = []
         for n in names:
             t = {"name": n, "input_schema": schema(r)}
             maybe(r, 0.6, t, "description", lambda: text(r, 4))
+            maybe(r, 0.3, t, "defer_loading", lambda: r.random() < 0.7 and n != names[0])
             out["tools"].append(t)
         if r.random() < 0.3:
             out["tool_choice"] = r.choice([{"type": "auto"}, {"type": "any", "disable_parallel_tool_use": True}, {"type": "none"}] + ([] if thinks else [{"type": "tool", "name": names[0]}]))
@@ -359,13 +400,15 @@ def messages(r, error=False):
     return out
 
 
-def message_blocks(r, result=False):
+def message_blocks(r, result=False, names=()):
     if r.random() < 0.4:
         return text(r) if result else None
     blocks = []
     for _ in range(r.randint(0 if result else 1, 3)):
         kind = r.random()
-        if kind < 0.15:
+        if result and names and r.random() < 0.3:
+            blocks.append({"type": "tool_reference", "tool_name": r.choice(names)})
+        elif kind < 0.15:
             blocks.append({"type": "image", "source": {"type": "base64", "media_type": r.choice(["image/png", "image/jpg"]), "data": r.choice(["iVBORw0KGgo=", "AAAA", "AA=="])}})
         elif kind < 0.25:
             blocks.append({"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}})
@@ -376,7 +419,17 @@ def message_blocks(r, result=False):
     return blocks
 
 
-def message_list(r):
+def system_blocks(r, names):
+    blocks = []
+    for _ in range(r.randint(1, 3)):
+        if names and r.random() < 0.6:
+            blocks.append({"type": "tool_addition", "tool": {"type": "tool_reference", "name": r.choice(names)}})
+        else:
+            blocks.append({"type": "text", "text": text(r)})
+    return blocks
+
+
+def message_list(r, names):
     out = []
     n = 0
     for _ in range(r.randint(1, 5)):
@@ -384,7 +437,7 @@ def message_list(r):
         if kind < 5:
             out.append({"role": "user", "content": message_blocks(r) or text(r)})
         elif kind < 6:
-            out.append({"role": "system", "content": r.choice([text(r), [{"type": "text", "text": text(r)}]])})
+            out.append({"role": "system", "content": r.choice([text(r), system_blocks(r, names)])})
         elif kind < 8:
             content = text(r)
             if r.random() < 0.5:
@@ -402,7 +455,7 @@ def message_list(r):
             results = []
             for i in ids:
                 t = {"type": "tool_result", "tool_use_id": i}
-                maybe(r, 0.9, t, "content", lambda: message_blocks(r, True))
+                maybe(r, 0.9, t, "content", lambda: message_blocks(r, True, names))
                 maybe(r, 0.2, t, "is_error", lambda: True)
                 results.append(t)
             if r.random() < 0.5:
@@ -429,6 +482,13 @@ def messages_error(r, out):
         ("max_tokens", 0), ("max_tokens", -1), ("max_tokens", "x"), ("messages", []), ("messages", "x"), ("messages", [{"role": "zz", "content": "x"}]), ("messages", [{"role": "user", "content": []}]),
         ("messages", [{"role": "user", "content": None}]), ("system", 5), ("system", [{"type": "zz"}]), ("stop_sequences", [""]), ("stop_sequences", ["x"] * 17), ("stop_sequences", "a"), ("thinking", {"type": "zz"}), ("thinking", {}),
         ("output_config", {"effort": "zz"}), ("metadata", 5), ("tool_choice", {"type": "zz"}), ("tool_choice", "auto"), ("tool_choice", {"type": "tool"}), ("tools", [{}]), ("model", "zzz")]]
+    def addition(**tool):
+        return {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "f", **tool}}
+
+    choices += [lambda: extend(u(addition())), lambda: extend(a(addition())), lambda: extend({"role": "system", "content": [addition(name=r.choice(["zz", 5, None]))]}),
+                lambda: extend({"role": "system", "content": [r.choice([addition(type="zz"), {"type": "tool_addition"}, {"type": "tool_addition", "tool": 5}])]}),
+                lambda: extend(a(use), u({**result, "content": [{"type": "tool_reference", "tool_name": "zz"}]})),
+                lambda: (out.pop("tool_choice", None), out.update(tools=[{"name": "f", "input_schema": {"type": "object"}, "defer_loading": r.choice([True, "x", 1])}]))]
     choices += [lambda: out.pop("messages"), lambda: out.pop("model"), lambda: extend(a(use)), lambda: extend(a(use), user), lambda: extend(u(result)), lambda: extend(a(use), u(result, result)), lambda: extend(a(use, use), u(result)),
                 lambda: extend(a(use, {"type": "text", "text": "x"}), u(result)), lambda: extend(a(use), u({"type": "text", "text": "x"}, result)), lambda: extend(a(use), a({"type": "text", "text": "x"}), u(result)),
                 lambda: extend(a(use, {**use, "id": "zu"}), u(result)), lambda: extend(u(use)), lambda: extend(u({"type": "thinking", "thinking": "x", "signature": ""})), lambda: extend(u({"type": "zz"})),
@@ -463,7 +523,7 @@ def block(r):
     for _ in range(r.randint(0, 3)):
         lines = "\n".join(parameter(r, space) for _ in range(r.randint(0, 3)))
         close = "</｜DSML｜%sinvoke>" % space if r.random() < 0.95 else ""
-        calls.append("<｜DSML｜%sinvoke name=\"%s\">\n%s\n%s" % (space, r.choice(["f", "g", "n::f", "apply_patch", "x y", ""]), lines, close))
+        calls.append("<｜DSML｜%sinvoke name=\"%s\">\n%s\n%s" % (space, r.choice(["f", "g", "n::f", "apply_patch", "tool_search", "x y", ""]), lines, close))
     whole = "\n\n<｜DSML｜%s>\n%s\n</｜DSML｜%s>" % (outer, "\n".join(calls), outer)
     if r.random() < 0.2:
         whole = whole[: r.randint(0, len(whole))]

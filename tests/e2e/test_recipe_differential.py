@@ -83,6 +83,8 @@ def message(m):
             out["prefix"] = True
     if m.role == "tool":
         out["tool_call_id"] = m.tool_call_id
+    if m.role == "system" and m.tools:
+        out["tools"] = [t.name for t in m.tools]
     return out
 
 
@@ -106,7 +108,8 @@ def package_encode(protocol, request, version):
     out = {
         "conversation": {
             "messages": [message(m) for m in c.messages], "thinking_mode": c.thinking_mode,
-            "tools": [{"name": t.name, "description": t.description, "parameters": t.parameters, "strict": t.strict} for t in c.tools],
+            "tools": [{"name": t.name, "description": t.description, "parameters": t.parameters, "strict": t.strict, **({"defer_loading": True} if t.defer_loading else {})}
+                      for t in c.tools],
             "tool_choice": c.tool_choice, "reasoning_effort": c.reasoning_effort, "response_format": c.response_format,
             "response_schema": c.response_schema, "response_regex": c.response_regex},
         "options": {"max_tokens": i.max_tokens, "temperature": i.temperature, "top_p": i.top_p, "logprobs": i.logprobs,
@@ -176,7 +179,7 @@ def test_requests(protocol):
 BODIES = {"chat": lambda th: {"model": "m", "messages": [{"role": "user", "content": "x"}], "thinking": {"type": "enabled" if th else "disabled"},
                               "stream": True, "stream_options": {"include_usage": True}},
           "responses": lambda th: {"model": "m", "input": "x", "reasoning": {"effort": "high" if th else "none"}, "stream": True,
-                                   "tools": [{"type": "custom", "name": "apply_patch"}, {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}]},
+                                   "tools": [{"type": "custom", "name": "apply_patch"}, {"type": "tool_search", "execution": "client"}, {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]}]},
           "messages": lambda th: {"model": "m", "messages": [{"role": "user", "content": "x"}], "thinking": {"type": "enabled" if th else "disabled"}, "max_tokens": 9}}
 
 
