@@ -232,7 +232,7 @@ Result<Config> parse_config(const json::Value& document) {
   r.integer(c.vocab, "vocab_size", "", 1, kMax);
   r.integer(c.hidden, "hidden_size", "dim", 32, 1 << 20);
   r.integer(c.layers, "num_hidden_layers", "n_layers", 1, 4096);
-  r.integer(c.heads, "num_attention_heads", "n_heads", 1, 65536);
+  r.integer(c.heads, "num_attention_heads", "n_heads", 1, 1024);
   r.integer(c.head_dim, "head_dim", "", 32, 65536);
   r.integer(c.rope_dim, "qk_rope_head_dim", "rope_head_dim", 2, 65536);
   r.integer(c.q_lora, "q_lora_rank", "", 32, 1 << 20);
@@ -258,7 +258,7 @@ Result<Config> parse_config(const json::Value& document) {
   r.integer(c.candidate_layer, "candidate_source_layer_id", "", -kMax, 4095, &kNone);
   r.integer(c.candidate_blocks, "candidate_topk_blocks", "", 1, kMax, &kOne);
   r.integer(c.candidate_block_size, "candidate_block_size", "", 1, kMax, &kOne);
-  r.integer(c.streams, "hc_mult", "", 1, 64);
+  r.integer(c.streams, "hc_mult", "", 1, 8);
   r.integer(c.sinkhorn_rounds, "hc_sinkhorn_iters", "", 1, 10000);
   r.number(c.hc_eps, "hc_eps", "", 0, 1);
   r.integers(c.engram_layers, "engram_layer_ids", "", 0, 4095);

@@ -1,50 +1,156 @@
 #include "model/deepseek_v41/fast_ops.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/scalar_math.h"
+#include "kernels/v41_ops.h"
+
 namespace deepmint::v41 {
+namespace {
+
+size_t count(int64_t n) { return static_cast<size_t>(n); }
+int64_t row(size_t i) { return static_cast<int64_t>(i); }
+
+}  // namespace
 
 void FastOps::rms_norm(const float* x, int64_t m, int d, const float* weight, double eps,
                        float* y) {
-  reference_->rms_norm(x, m, d, weight, eps, y);
+  const auto eps_f = static_cast<float>(eps);
+  pool_->run(count(m), [&](size_t begin, size_t end, int) {
+    for (int64_t i = row(begin); i < row(end); ++i)
+      kernels::v41_rms_norm(x + i * d, weight, d, eps_f, y + i * d);
+  });
 }
+
 void FastOps::rope_table(const int32_t* positions, int64_t m, std::span<const float> inv,
                          float* table) {
-  reference_->rope_table(positions, m, inv, table);
+  const size_t half = inv.size();
+  pool_->run(count(m), [&](size_t begin, size_t end, int) {
+    for (size_t i = begin; i < end; ++i)
+      for (size_t k = 0; k < half; ++k) {
+        const float angle = static_cast<float>(positions[i]) * inv[k];
+        const kernels::SinCos v = kernels::sincos_double(static_cast<double>(angle));
+        table[i * 2 * half + k] = static_cast<float>(v.cos);
+        table[(i * 2 + 1) * half + k] = static_cast<float>(v.sin);
+      }
+  });
 }
+
 void FastOps::rope(float* x, int64_t m, int groups, int d, int rotary, const float* table,
                    int sign) {
-  reference_->rope(x, m, groups, d, rotary, table, sign);
+  pool_->run(count(m), [&](size_t begin, size_t end, int) {
+    for (int64_t i = row(begin); i < row(end); ++i)
+      kernels::v41_rope(x + i * groups * d, groups, d, rotary, table + i * rotary, sign);
+  });
 }
+
 void FastOps::mix(const float* X, int64_t m, const Config& c, const MixWeights& w, float* pre,
                   float* post, float* comb) {
-  reference_->mix(X, m, c, w, pre, post, comb);
+  const int64_t hc = c.streams, n = hc * c.hidden, outputs = hc * (hc + 2), stride = outputs + 1;
+  // Rows in eights, outputs in halves when there are few rows: each dot product is one thread's.
+  constexpr int64_t kRows = 8;
+  const int64_t blocks = (m + kRows - 1) / kRows;
+  const int64_t parts = blocks < 2 * pool_->size() ? std::min<int64_t>(2 * pool_->size(), 8) : 1;
+  pool_->run(
+      count(blocks * parts),
+      [&](size_t begin, size_t end, int) {
+        for (int64_t item = row(begin); item < row(end); ++item) {
+          const int64_t first = item / parts * kRows, part = item % parts,
+                        rows = std::min(kRows, m - first);
+          kernels::v41_mix_dots(X + first * n, rows, n, w.fn.data(), outputs * part / parts,
+                                outputs * (part + 1) / parts, dots_.data() + first * stride,
+                                stride);
+          if (part == 0)
+            for (int64_t i = first; i < first + rows; ++i)
+              dots_[count(i * stride + outputs)] = static_cast<float>(
+                  1.0 / std::sqrt(kernels::v41_sum_squares(X + i * n, n) / static_cast<double>(n) +
+                                  c.norm_eps));
+        }
+      },
+      1);
+  constexpr int64_t kLanes = 8;
+  pool_->run(count((m + kLanes - 1) / kLanes), [&](size_t begin, size_t end, int) {
+    const int64_t first = row(begin) * kLanes, last = std::min(m, row(end) * kLanes);
+    kernels::v41_mix_finish(dots_.data() + first * stride, last - first, stride, hc, w.base.data(),
+                            w.scale.data(), c.sinkhorn_rounds, c.hc_eps, pre + first * hc,
+                            post + first * hc, comb + first * hc * hc);
+  });
 }
+
 void FastOps::collapse(const float* X, int64_t m, const Config& c, const float* pre, float* y) {
-  reference_->collapse(X, m, c, pre, y);
+  const int64_t hc = c.streams, d = c.hidden;
+  pool_->run(count(m), [&](size_t begin, size_t end, int) {
+    for (int64_t i = row(begin); i < row(end); ++i)
+      kernels::v41_collapse(X + i * hc * d, hc, d, pre + i * hc, y + i * d);
+  });
 }
+
 void FastOps::expand(const float* y, int64_t m, const Config& c, const float* post,
                      const float* comb, float* X) {
-  reference_->expand(y, m, c, post, comb, X);
+  const int64_t hc = c.streams, d = c.hidden;
+  pool_->run(count(m), [&](size_t begin, size_t end, int) {
+    for (int64_t i = row(begin); i < row(end); ++i)
+      kernels::v41_expand(y + i * d, hc, d, post + i * hc, comb + i * hc * hc, X + i * hc * d);
+  });
 }
+
 void FastOps::pack(Packing packing, const float* x, int64_t m, int d, std::byte* const* rows) {
-  reference_->pack(packing, x, m, d, rows);
+  pool_->run(count(m), [&](size_t begin, size_t end, int) {
+    for (size_t i = begin; i < end; ++i) {
+      if (rows[i] == nullptr) continue;
+      const float* from = x + row(i) * d;
+      auto* to = reinterpret_cast<uint8_t*>(rows[i]);
+      switch (packing) {
+        case Packing::kWindow:
+          kernels::v41_pack_q8(from, d, to, to + d);
+          break;
+        case Packing::kGlobal:
+          kernels::v41_pack_q4kv(from, d, to, to + d / 2);
+          break;
+        case Packing::kIndex:
+          kernels::v41_pack_q4idx(from, d, to, to + d / 2);
+          break;
+      }
+    }
+  });
 }
-void FastOps::attend(float* q, std::span<const AttentionRow> rows, const Config& c,
-                     const float* sink) {
-  reference_->attend(q, rows, c, sink);
-}
+
 void FastOps::pool(std::span<const Pair> pairs, int d, float* out) {
-  reference_->pool(pairs, d, out);
+  pool_->run(pairs.size(), [&](size_t begin, size_t end, int) {
+    for (size_t i = begin; i < end; ++i) {
+      const Pair& p = pairs[i];
+      kernels::v41_pool_pair(p.kv[0], p.kv[1], p.gate[0], p.gate[1], d, out + row(i) * d);
+    }
+  });
 }
-void FastOps::select(float* q, const float* w, std::span<const SelectRow> rows, const Config& c,
-                     Candidates candidates) {
-  reference_->select(q, w, rows, c, candidates);
-}
+
 void FastOps::engram_rows(const EngramWeights& w, std::span<const int64_t> rows, const Config& c,
                           float* out) {
-  reference_->engram_rows(w, rows, c, out);
+  const auto dim = count(c.engram_dim);
+  const auto* codes = reinterpret_cast<const uint8_t*>(w.table->bytes.data());
+  const auto* scales = reinterpret_cast<const uint8_t*>(w.table_scale->bytes.data());
+  pool_->run(rows.size(), [&](size_t begin, size_t end, int) {
+    for (size_t i = begin; i < end; ++i) {
+      const auto at = static_cast<size_t>(rows[i]);
+      kernels::v41_unpack_q8(codes + at * dim, scales + at * (dim / 32), c.engram_dim,
+                             out + i * dim);
+    }
+  });
 }
+
 void FastOps::engram(float* X, const float* z, int64_t m, const Config& c, const EngramWeights& w) {
-  reference_->engram(X, z, m, c, w);
+  const int64_t hc = c.streams, d = c.hidden;
+  const auto eps = static_cast<float>(c.norm_eps);
+  pool_->run(count(m * hc), [&](size_t begin, size_t end, int) {
+    for (int64_t item = row(begin); item < row(end); ++item) {
+      const int64_t i = item / hc, stream = item % hc;
+      const float* keys = z + i * (hc + 1) * d;
+      kernels::v41_engram_gate(X + item * d, keys + stream * d, keys + hc * d,
+                               w.q_weight.data() + stream * d, w.k_weight.data() + stream * d, d,
+                               eps);
+    }
+  });
 }
 
 }  // namespace deepmint::v41

@@ -1,19 +1,26 @@
 // The operations of the fast arithmetic that read no weight matrix: norms, rotary embedding,
 // hyper-connections, packing, attention, the indexer, pooling and the Engram gate. float32 in a
 // fixed order; a row's bits depend on that row alone. Kernels: kernels/v41_ops.h, v41_attention.h,
-// v41_index.h.
+// v41_index.h; docs/kernels/v41_ops.md has orders, bounds and speed.
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "core/aligned.h"
 #include "core/thread_pool.h"
+#include "kernels/v41_index.h"
 #include "model/deepseek_v41/arithmetic.h"
 
 namespace deepmint::v41 {
 
 class FastOps : public Arithmetic {
  public:
-  explicit FastOps(ThreadPool* pool) : pool_(pool) {}
+  explicit FastOps(ThreadPool* pool);
+  ~FastOps() override;
+
+  // Overriders call it first.
+  Status reserve(const Config& config, size_t max_rows) override;
 
   void rms_norm(const float* x, int64_t m, int d, const float* weight, double eps,
                 float* y) override;
@@ -41,7 +48,19 @@ class FastOps : public Arithmetic {
   ThreadPool* const pool_;
 
  private:
-  std::unique_ptr<Arithmetic> reference_ = make_reference_arithmetic();
+  struct AttentionScratch;  // of one thread: fast_attention.cc
+  struct SelectScratch;     // of one thread: fast_select.cc
+  void attend_block(float* q, std::span<const AttentionRow> rows, const Config& c,
+                    const float* sink, AttentionScratch& s);
+  void attend_shared(float* q, const AttentionRow& row, const Config& c, const float* sink);
+  void select_block(const float* q, const float* w, std::span<const SelectRow> rows,
+                    const Config& c, Candidates candidates, SelectScratch& s);
+  void select_shared(const float* q, const float* w, std::span<const SelectRow> rows,
+                     const Config& c, Candidates candidates);
+
+  std::vector<std::unique_ptr<AttentionScratch>> attention_;
+  std::vector<std::unique_ptr<SelectScratch>> select_;
+  AlignedBuffer<float> dots_;  // [rows, outputs + 1] of mix
 };
 
 }  // namespace deepmint::v41

@@ -26,6 +26,7 @@ Status V41Model::reserve(size_t max_rows, size_t max_logit_rows) {
   if (max_rows <= max_rows_) return {};
   DEEPMINT_CHECK_OK(arithmetic_->reserve(config_, max_rows));
   step_ = std::make_unique<Step>(config_, layout_, max_rows);
+  seen_.reserve(max_rows);
   max_rows_ = max_rows;
   return {};
 }
@@ -254,8 +255,9 @@ void V41Model::attention(Step& s, int layer) {
     to.window = {layout_.window_row(*s.input, s.sequence(j), layer, 0),
                  s.window.data() + static_cast<size_t>(s.first_row[r.sequence]) * row_bytes,
                  layout_.ring_rows(), first, row_bytes};
-    to.floor =
-        std::max({r.window_floor, decoder ? r.decoder_floor : 0, r.position - c.window + 1, 0});
+    to.floor = std::min(
+        std::max({r.window_floor, decoder ? r.decoder_floor : 0, r.position - c.window + 1, 0}),
+        r.position + 1);
     to.position = r.position;
     to.n_selected = 0;
     if (ratio == 0) continue;

@@ -1,0 +1,383 @@
+// V4.1 attention. Compiled once per instruction set. Lanes are heads for scores and weights,
+// dimensions for values.
+// clang-format off: the others build on simd16.inl
+#include "kernels/simd16.inl"
+#include "kernels/double8.inl"
+#include "kernels/transpose16.inl"
+// clang-format on
+#include "kernels/v41_attention_table.h"
+
+namespace deepmint::kernels::DEEPMINT_ISA_NS {
+namespace {
+
+DM_INLINE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+DM_INLINE float float_of(uint32_t x) { return __builtin_bit_cast(float, x); }
+
+DM_INLINE uint32_t bf16_bits(float x) {
+  const uint32_t u = bits_of(x);
+  return (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
+}
+
+DM_INLINE uint32_t e4m3_bits(uint32_t code) {  // of the float value
+  const uint32_t u = code & 127u;
+  const uint32_t small = bits_of(static_cast<float>(static_cast<int32_t>(u)) * 0x1p-9f);
+  uint32_t v = u < 8 ? small : (u << 20) + (120u << 23);
+  v = u == 127 ? 0x7FC00000u : v;
+  return v | (code & 128u) << 24;
+}
+DM_INLINE float e8m0_value(uint8_t b) {
+  return b == 255 ? __builtin_nanf("")
+         : b == 0 ? 0x1p-127f
+                  : float_of(static_cast<uint32_t>(b) << 23);
+}
+
+void unpack_window(const uint8_t* __restrict row, int64_t dim, uint16_t* __restrict out) {
+  const uint8_t* scales = row + dim;
+  for (int64_t b = 0; b < dim / 32; ++b) {
+    const float s = e8m0_value(scales[b]);
+    for (int64_t i = 32 * b; i < 32 * b + 32; ++i)
+      out[i] = static_cast<uint16_t>(bits_of(float_of(e4m3_bits(row[i])) * s) >> 16);
+  }
+}
+
+#if DEEPMINT_ISA_LEVEL >= 2
+void unpack_global(const uint8_t* __restrict row, int64_t dim, uint16_t* __restrict out) {
+  const uint8_t* scales = row + dim / 2;
+  // BF16 values of the sixteen E2M1 codes, twice.
+  const __m512i table = _mm512_broadcast_i64x4(_mm256_setr_epi16(
+      0, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0, static_cast<short>(0x8000),
+      static_cast<short>(0xBF00), static_cast<short>(0xBF80), static_cast<short>(0xBFC0),
+      static_cast<short>(0xC000), static_cast<short>(0xC040), static_cast<short>(0xC080),
+      static_cast<short>(0xC0C0)));
+  const __m512i nibbles = _mm512_set1_epi32(0x000F000F);
+  const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
+  for (int64_t b = 0; b < dim / 32; ++b) {
+    const __m512i bytes =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 16 * b)));
+    const __m512i index =
+        _mm512_and_si512(_mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12)), nibbles);
+    const __m512i v = _mm512_permutexvar_epi16(index, table);
+    const __m512 s = _mm512_mask_mov_ps(_mm512_set1_ps(float_of(e4m3_bits(scales[2 * b]))), 0xFF00,
+                                        _mm512_set1_ps(float_of(e4m3_bits(scales[2 * b + 1]))));
+    const __m512i even =
+        _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(v, 16)), s));
+    const __m512i odd =
+        _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(v, high)), s));
+    _mm512_storeu_si512(out + 32 * b,
+                        _mm512_or_si512(_mm512_srli_epi32(even, 16), _mm512_and_si512(odd, high)));
+  }
+}
+#else
+void unpack_global(const uint8_t* __restrict row, int64_t dim, uint16_t* __restrict out) {
+  const uint8_t* scales = row + dim / 2;
+  const auto value = [](uint32_t c, float s) __attribute__((always_inline)) {
+    const uint32_t u = c & 7u;
+    const float magnitude = u < 2 ? static_cast<float>(static_cast<int32_t>(u)) * 0.5f
+                                  : float_of((u << 22) + (126u << 23));
+    return static_cast<uint16_t>(bits_of(float_of(bits_of(magnitude) | (c & 8u) << 28) * s) >> 16);
+  };
+  for (int64_t b = 0; b < dim / 16; ++b) {
+    const float s = float_of(e4m3_bits(scales[b]));
+    for (int64_t i = 8 * b; i < 8 * b + 8; ++i) {
+      out[2 * i] = value(row[i] & 15u, s);
+      out[2 * i + 1] = value(row[i] >> 4, s);
+    }
+  }
+}
+#endif
+
+#if DEEPMINT_ISA_LEVEL == 4
+
+constexpr int kRowStep = 12;
+
+// packed: [lanes / 16][dim / 2][16] pairs of BF16.
+void pack_queries(const float* q, int64_t heads, int64_t dim, float* packed) {
+  for (int64_t g = 0; g * 16 < heads; ++g)
+    for (int64_t i = 0; i < dim; i += 32, packed += 256) {
+      __m512i v[16];
+#pragma GCC unroll 16
+      for (int h = 0; h < 16; ++h) {
+        const float* from = q + (16 * g + h) * dim + i;
+        v[h] = _mm512_setzero_si512();
+        if (16 * g + h < heads)
+          v[h] = _mm512_inserti64x4(
+              _mm512_castsi256_si512(
+                  _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_loadu_si512(from), 16))),
+              _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_loadu_si512(from + 16), 16)), 1);
+      }
+      transpose16(v);
+#pragma GCC unroll 16
+      for (int p = 0; p < 16; ++p) _mm512_storeu_si512(packed + 16 * p, v[p]);
+    }
+}
+
+DM_INLINE __m512bh as_bf16(__m512i v) { return reinterpret_cast<__m512bh>(v); }
+
+template <int Rows, int Groups>
+DM_INLINE void scores_block(const uint32_t* packed, int64_t lanes, int64_t dim,
+                            const uint16_t* const* rows, float scale, float* scores) {
+  __m512 s[Rows][Groups];
+  const uint32_t* k[Rows];
+  for (int r = 0; r < Rows; ++r) {
+    k[r] = reinterpret_cast<const uint32_t*>(rows[r]);
+    for (int g = 0; g < Groups; ++g) s[r][g] = _mm512_setzero_ps();
+  }
+  const int64_t half = dim / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    __m512bh q[Groups];
+    for (int g = 0; g < Groups; ++g)
+      q[g] = as_bf16(_mm512_loadu_si512(packed + (g * half + i) * 16));
+    for (int r = 0; r < Rows; ++r) {
+      const __m512bh x = as_bf16(_mm512_set1_epi32(static_cast<int>(k[r][i])));
+      for (int g = 0; g < Groups; ++g) s[r][g] = _mm512_dpbf16_ps(s[r][g], q[g], x);
+    }
+  }
+  for (int r = 0; r < Rows; ++r)
+    for (int g = 0; g < Groups; ++g)
+      _mm512_storeu_ps(scores + r * lanes + 16 * g, _mm512_mul_ps(s[r][g], _mm512_set1_ps(scale)));
+}
+
+template <int Rows>
+DM_INLINE void scores_rows(const uint32_t* packed, int64_t lanes, int64_t dim,
+                           const uint16_t* const* rows, float scale, float* scores) {
+  int64_t g = 0;
+  for (; g + 32 <= lanes; g += 32)
+    scores_block<Rows, 2>(packed + g * dim / 2, lanes, dim, rows, scale, scores + g);
+  if (g < lanes) scores_block<Rows, 1>(packed + g * dim / 2, lanes, dim, rows, scale, scores + g);
+}
+
+void scores(const float* packed_f, int64_t lanes, int64_t dim, const uint16_t* const* rows,
+            int64_t count, float scale, float* out, float*) {
+  const auto* packed = reinterpret_cast<const uint32_t*>(packed_f);
+  int64_t t = 0;
+  for (; t + kRowStep <= count; t += kRowStep)
+    scores_rows<kRowStep>(packed, lanes, dim, rows + t, scale, out + t * lanes);
+  for (; t + 4 <= count; t += 4)
+    scores_rows<4>(packed, lanes, dim, rows + t, scale, out + t * lanes);
+  for (; t < count; ++t) scores_rows<1>(packed, lanes, dim, rows + t, scale, out + t * lanes);
+}
+
+#else
+
+#if DEEPMINT_ISA_LEVEL >= 2
+constexpr int kRowStep = 12;
+#elif DEEPMINT_ISA_LEVEL == 1
+constexpr int kRowStep = 4;
+#else
+constexpr int kRowStep = 2;
+#endif
+
+// packed: [lanes / 16][dim][16].
+void pack_queries(const float* q, int64_t heads, int64_t dim, float* packed) {
+#if DEEPMINT_ISA_LEVEL >= 2
+  for (int64_t g = 0; g * 16 < heads; ++g)
+    for (int64_t i = 0; i < dim; i += 16, packed += 256) {
+      __m512i v[16];
+#pragma GCC unroll 16
+      for (int h = 0; h < 16; ++h)
+        v[h] = 16 * g + h < heads ? _mm512_loadu_si512(q + (16 * g + h) * dim + i)
+                                  : _mm512_setzero_si512();
+      transpose16(v);
+#pragma GCC unroll 16
+      for (int p = 0; p < 16; ++p) _mm512_storeu_si512(packed + 16 * p, v[p]);
+    }
+#else
+  for (int64_t g = 0; g * 16 < heads; ++g, packed += dim * 16)
+    for (int64_t h = 0; h < 16; ++h)
+      for (int64_t i = 0; i < dim; ++i)
+        packed[i * 16 + h] = 16 * g + h < heads ? q[(16 * g + h) * dim + i] : 0.0f;
+#endif
+}
+
+// keys: [Rows][dim] floats.
+template <int Rows, int Groups>
+DM_INLINE void scores_block(const float* packed, int64_t lanes, int64_t dim, const float* keys,
+                            float scale, float* scores) {
+  F16 s[Rows][Groups];
+  for (int r = 0; r < Rows; ++r)
+    for (int g = 0; g < Groups; ++g) s[r][g] = zero();
+  for (int64_t i = 0; i < dim; ++i) {
+    F16 q[Groups];
+    for (int g = 0; g < Groups; ++g) q[g] = load(packed + (g * dim + i) * 16);
+    for (int r = 0; r < Rows; ++r) {
+      const F16 x = set1(keys[r * dim + i]);
+      for (int g = 0; g < Groups; ++g) s[r][g] = fma(q[g], x, s[r][g]);
+    }
+  }
+  for (int r = 0; r < Rows; ++r)
+    for (int g = 0; g < Groups; ++g) store(scores + r * lanes + 16 * g, mul(s[r][g], set1(scale)));
+}
+
+template <int Rows>
+DM_INLINE void scores_rows(const float* packed, int64_t lanes, int64_t dim, const float* keys,
+                           float scale, float* scores) {
+  int64_t g = 0;
+#if DEEPMINT_ISA_LEVEL >= 2
+  for (; g + 32 <= lanes; g += 32)
+    scores_block<Rows, 2>(packed + g * dim, lanes, dim, keys, scale, scores + g);
+#endif
+  for (; g < lanes; g += 16)
+    scores_block<Rows, 1>(packed + g * dim, lanes, dim, keys, scale, scores + g);
+}
+
+void scores(const float* packed, int64_t lanes, int64_t dim, const uint16_t* const* rows,
+            int64_t count, float scale, float* out, float* scratch) {
+  for (int64_t t = 0; t < count;) {
+    const int64_t n = count - t >= kRowStep ? kRowStep : 1;
+    for (int64_t r = 0; r < n; ++r) {
+      const uint16_t* __restrict from = rows[t + r];
+      float* __restrict to = scratch + r * dim;
+      for (int64_t i = 0; i < dim; ++i) to[i] = float_of(static_cast<uint32_t>(from[i]) << 16);
+    }
+    if (n == kRowStep)
+      scores_rows<kRowStep>(packed, lanes, dim, scratch, scale, out + t * lanes);
+    else
+      scores_rows<1>(packed, lanes, dim, scratch, scale, out + t * lanes);
+    t += n;
+  }
+}
+
+#endif
+
+DM_INLINE F16 largest_score(const float* scores, int64_t lanes, int64_t n, int64_t group) {
+  F16 m0 = set1(-__builtin_inff()), m1 = m0;
+  int64_t t = 0;
+  for (; t + 2 <= n; t += 2) {
+    m0 = max(m0, load(scores + t * lanes + group));
+    m1 = max(m1, load(scores + (t + 1) * lanes + group));
+  }
+  if (t < n) m0 = max(m0, load(scores + t * lanes + group));
+  return max(m0, m1);
+}
+
+// p of rows [begin, end) rounded to BF16: floats [n, lanes], or with BF16 instructions pairs of
+// list entries [(n + 1) / 2, lanes].
+void weights(const float* scores, int64_t lanes, int64_t n, int64_t begin, int64_t end, float* exps,
+             float* p) {
+  for (int64_t g = 0; g < lanes; g += 16) {
+    alignas(64) float highest[16];
+    store(highest, largest_score(scores, lanes, n, g));
+    for (int64_t t = begin; t < end; ++t) {
+      float* e = exps + t * lanes + g;
+      for (int i = 0; i < 16; i += 8)
+        store8(e + i, exp8f(load8(scores + t * lanes + g + i) - load8(highest + i)));
+#if DEEPMINT_ISA_LEVEL == 4
+      uint32_t* out = reinterpret_cast<uint32_t*>(p) + t / 2 * lanes + g;
+      if (t % 2 == 0)
+        for (int i = 0; i < 16; ++i) out[i] = bf16_bits(e[i]);
+      else
+        for (int i = 0; i < 16; ++i) out[i] |= bf16_bits(e[i]) << 16;
+#else
+      for (int i = 0; i < 16; ++i) p[t * lanes + g + i] = float_of(bf16_bits(e[i]) << 16);
+#endif
+    }
+  }
+}
+
+// Sum of unrounded weights in list order, and the sink.
+void denominators(const float* scores, const float* exps, int64_t lanes, int64_t n,
+                  const float* sink, int64_t heads, float* z) {
+  for (int64_t g = 0; g < lanes; g += 16) {
+    alignas(64) float highest[16];
+    store(highest, largest_score(scores, lanes, n, g));
+    for (int64_t i = g; i < g + 16; i += 8) {
+      D8 total = all8(0);
+      for (int64_t t = 0; t < n; ++t) total += wide8(exps + t * lanes + i);
+      float s[8];
+      for (int64_t h = 0; h < 8; ++h) s[h] = i + h < heads ? sink[i + h] : 0.0f;
+      store8(z + i, narrow(total + wide(exp8f(load8(s) - load8(highest + (i - g))))));
+    }
+  }
+}
+
+// Where the two halves of 32 dimensions go: `low` holds even dimensions and `high` odd ones, or
+// with BF16 instructions the order of UNPCKLWD and UNPCKHWD.
+DM_INLINE void finish(const float* low, const float* high, float z, float* out) {
+  for (int i = 0; i < 16; ++i) {
+    const float a = float_of(bf16_bits(low[i] / z) << 16);
+    const float b = float_of(bf16_bits(high[i] / z) << 16);
+#if DEEPMINT_ISA_LEVEL == 4
+    out[i / 4 * 8 + i % 4] = a;
+    out[i / 4 * 8 + 4 + i % 4] = b;
+#else
+    out[2 * i] = a;
+    out[2 * i + 1] = b;
+#endif
+  }
+}
+
+#if DEEPMINT_ISA_LEVEL == 4
+constexpr int kHeadStep = 8;
+#elif DEEPMINT_ISA_LEVEL >= 2
+constexpr int kHeadStep = 8;
+#elif DEEPMINT_ISA_LEVEL == 1
+constexpr int kHeadStep = 2;
+#else
+constexpr int kHeadStep = 1;
+#endif
+
+template <int Heads>
+DM_INLINE void values_block(const float* p, int64_t lanes, int64_t n, const uint16_t* const* rows,
+                            const float* z, int64_t dim, int64_t column, int64_t head, float* out) {
+#if DEEPMINT_ISA_LEVEL == 4
+  __m512 low[Heads], high[Heads];
+  for (int h = 0; h < Heads; ++h) low[h] = high[h] = _mm512_setzero_ps();
+  const uint32_t* weight = reinterpret_cast<const uint32_t*>(p) + head;
+  for (int64_t t = 0; t < n; t += 2, weight += lanes) {
+    const __m512i a = _mm512_loadu_si512(rows[t] + column);
+    const __m512i b = _mm512_loadu_si512(rows[t + 1 < n ? t + 1 : t] + column);
+    const __m512bh lo = as_bf16(_mm512_unpacklo_epi16(a, b));
+    const __m512bh hi = as_bf16(_mm512_unpackhi_epi16(a, b));
+    for (int h = 0; h < Heads; ++h) {
+      const __m512bh w = as_bf16(_mm512_set1_epi32(static_cast<int>(weight[h])));
+      low[h] = _mm512_dpbf16_ps(low[h], lo, w);
+      high[h] = _mm512_dpbf16_ps(high[h], hi, w);
+    }
+  }
+#else
+  F16 low[Heads], high[Heads];
+  for (int h = 0; h < Heads; ++h) low[h] = high[h] = zero();
+  const float* weight = p + head;
+  for (int64_t t = 0; t < n; ++t, weight += lanes) {
+    F16 even, odd;
+    load_bf16_pairs(rows[t] + column, even, odd);
+    for (int h = 0; h < Heads; ++h) {
+      const F16 w = set1(weight[h]);
+      low[h] = fma(even, w, low[h]);
+      high[h] = fma(odd, w, high[h]);
+    }
+  }
+#endif
+  for (int h = 0; h < Heads; ++h) {
+    alignas(64) float a[16], b[16];
+#if DEEPMINT_ISA_LEVEL == 4
+    _mm512_store_ps(a, low[h]);
+    _mm512_store_ps(b, high[h]);
+#else
+    store(a, low[h]);
+    store(b, high[h]);
+#endif
+    finish(a, b, z[head + h], out + (head + h) * dim + column);
+  }
+}
+
+void values(const float* scores, const float* exps, const float* p, int64_t lanes, int64_t n,
+            const float* sink, const uint16_t* const* rows, int64_t heads, int64_t dim,
+            int64_t begin, int64_t end, float* out) {
+  constexpr int64_t kMostLanes = 1024;
+  alignas(64) float z[kMostLanes];
+  denominators(scores, exps, lanes, n, sink, heads, z);
+  for (int64_t column = begin; column < end; column += 32) {
+    int64_t head = 0;
+    for (; head + kHeadStep <= heads; head += kHeadStep)
+      values_block<kHeadStep>(p, lanes, n, rows, z, dim, column, head, out);
+    for (; head < heads; ++head) values_block<1>(p, lanes, n, rows, z, dim, column, head, out);
+  }
+}
+
+}  // namespace
+
+extern const V41AttentionTable v41_attention_table = {unpack_window, unpack_global, pack_queries,
+                                                      scores,        weights,       values};
+
+}  // namespace deepmint::kernels::DEEPMINT_ISA_NS

@@ -1,0 +1,233 @@
+// V4.1 indexer kernels: lanes are sixteen keys. Compiled once per instruction set.
+#include "kernels/simd16.inl"
+#include "kernels/transpose16.inl"
+#include "kernels/v41_index_table.h"
+
+namespace deepmint::kernels::DEEPMINT_ISA_NS {
+namespace {
+
+// Twice the value of an E2M1 code, plus 12.
+alignas(64) constexpr uint8_t kCode[16] = {12, 13, 14, 15, 16, 18, 20, 24,
+                                           12, 11, 10, 9,  8,  6,  4,  0};
+
+DM_INLINE float half_scale(uint8_t b) {
+  return b == 255 ? __builtin_nanf("")
+                  : __builtin_bit_cast(float, static_cast<uint32_t>(b) << 23) * 0.5f;
+}
+
+// Order of a head's elements: for dword i of the packed row (elements 8i .. 8i + 7), the four even
+// ones, then the four odd ones. Keys stand in the same order.
+void pack_query(const uint8_t* codes, const uint8_t* scales, int64_t dim, int8_t* packed,
+                V41IndexBlock* blocks) {
+  for (int64_t b = 0; b < dim / 32; ++b) {
+    int32_t total = 0;
+    for (int64_t i = 4 * b; i < 4 * b + 4; ++i)
+      for (int64_t j = 0; j < 4; ++j) {
+        const uint8_t byte = codes[4 * i + j];
+        const int32_t even = static_cast<int32_t>(kCode[byte & 15]) - 12;
+        const int32_t odd = static_cast<int32_t>(kCode[byte >> 4]) - 12;
+        packed[8 * i + j] = static_cast<int8_t>(even);
+        packed[8 * i + 4 + j] = static_cast<int8_t>(odd);
+        total += even + odd;
+      }
+    blocks[b].scale = half_scale(scales[b]);
+    blocks[b].offset = -12 * total;
+  }
+}
+
+// One dword of sixteen keys → 64 bytes of even and 64 bytes of odd elements.
+DM_INLINE void expand(const uint8_t* from, uint8_t* to) {
+#if DEEPMINT_ISA_LEVEL >= 2
+  const __m512i table =
+      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kCode)));
+  const __m512i v = _mm512_loadu_si512(from), low = _mm512_set1_epi8(15);
+  _mm512_storeu_si512(to, _mm512_shuffle_epi8(table, _mm512_and_si512(v, low)));
+  _mm512_storeu_si512(to + 64,
+                      _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(v, 4), low)));
+#else
+  for (int i = 0; i < 64; ++i) {
+    to[i] = kCode[from[i] & 15];
+    to[64 + i] = kCode[from[i] >> 4];
+  }
+#endif
+}
+
+void unpack_keys(const uint8_t* const* rows, int64_t dim, uint8_t* tile, float* scales) {
+  const int64_t dwords = dim / 8, blocks = dim / 32;
+  int64_t i = 0;
+#if DEEPMINT_ISA_LEVEL >= 2
+  for (; i + 16 <= dwords; i += 16) {
+    __m512i v[16];
+    for (int k = 0; k < 16; ++k) v[k] = _mm512_loadu_si512(rows[k] + 4 * i);
+    transpose16(v);
+    for (int d = 0; d < 16; ++d) {
+      alignas(64) uint8_t dword[64];
+      _mm512_store_si512(dword, v[d]);
+      expand(dword, tile + (i + d) * 128);
+    }
+  }
+#endif
+  for (; i < dwords; ++i) {
+    alignas(64) uint8_t dword[64];
+    for (int k = 0; k < 16; ++k) __builtin_memcpy(dword + 4 * k, rows[k] + 4 * i, 4);
+    expand(dword, tile + i * 128);
+  }
+  if (blocks == 4) {
+    uint32_t word[16];
+    for (int k = 0; k < 16; ++k) __builtin_memcpy(word + k, rows[k] + dim / 2, 4);
+    for (int b = 0; b < 4; ++b)
+      for (int k = 0; k < 16; ++k)
+        scales[16 * b + k] = __builtin_bit_cast(float, (word[k] >> (8 * b) & 255u) << 23) * 0.5f;
+    return;
+  }
+  for (int64_t b = 0; b < blocks; ++b)
+    for (int k = 0; k < 16; ++k) scales[16 * b + k] = half_scale(rows[k][dim / 2 + b]);
+}
+
+DM_INLINE int32_t dword_at(const int8_t* p) {
+  int32_t v;
+  __builtin_memcpy(&v, p, 4);
+  return v;
+}
+
+// Integer dots of one block: sixteen keys of `tile` with Heads heads that stand `stride` bytes
+// apart, as floats.
+#if DEEPMINT_ISA_LEVEL >= 3
+template <int Heads>
+DM_INLINE void block_dots(const uint8_t* tile, const int8_t* q, int64_t stride,
+                          const V41IndexBlock* blocks, int64_t block_stride, F16* out) {
+  __m512i acc[Heads];
+  for (int h = 0; h < Heads; ++h) acc[h] = _mm512_set1_epi32(blocks[h * block_stride].offset);
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m512i k = _mm512_load_si512(tile + 64 * i);
+    for (int h = 0; h < Heads; ++h)
+      acc[h] = _mm512_dpbusd_epi32(acc[h], k, _mm512_set1_epi32(dword_at(q + h * stride + 4 * i)));
+  }
+  for (int h = 0; h < Heads; ++h) out[h].v = _mm512_cvtepi32_ps(acc[h]);
+}
+#elif DEEPMINT_ISA_LEVEL == 2
+template <int Heads>
+DM_INLINE void block_dots(const uint8_t* tile, const int8_t* q, int64_t stride,
+                          const V41IndexBlock* blocks, int64_t block_stride, F16* out) {
+  __m512i acc[Heads];  // sums of 16 products below 2^9 each
+  for (int h = 0; h < Heads; ++h) acc[h] = _mm512_setzero_si512();
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m512i k = _mm512_load_si512(tile + 64 * i);
+    for (int h = 0; h < Heads; ++h)
+      acc[h] = _mm512_add_epi16(
+          acc[h], _mm512_maddubs_epi16(k, _mm512_set1_epi32(dword_at(q + h * stride + 4 * i))));
+  }
+  for (int h = 0; h < Heads; ++h)
+    out[h].v =
+        _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_madd_epi16(acc[h], _mm512_set1_epi16(1)),
+                                            _mm512_set1_epi32(blocks[h * block_stride].offset)));
+}
+#elif DEEPMINT_ISA_LEVEL == 1
+template <int Heads>
+DM_INLINE void block_dots(const uint8_t* tile, const int8_t* q, int64_t stride,
+                          const V41IndexBlock* blocks, int64_t block_stride, F16* out) {
+  __m256i acc[Heads][2];
+  for (int h = 0; h < Heads; ++h) acc[h][0] = acc[h][1] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m256i k0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(tile + 64 * i));
+    const __m256i k1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(tile + 64 * i + 32));
+    for (int h = 0; h < Heads; ++h) {
+      const __m256i x = _mm256_set1_epi32(dword_at(q + h * stride + 4 * i));
+      acc[h][0] = _mm256_add_epi16(acc[h][0], _mm256_maddubs_epi16(k0, x));
+      acc[h][1] = _mm256_add_epi16(acc[h][1], _mm256_maddubs_epi16(k1, x));
+    }
+  }
+  const __m256i one = _mm256_set1_epi16(1);
+  for (int h = 0; h < Heads; ++h) {
+    const __m256i offset = _mm256_set1_epi32(blocks[h * block_stride].offset);
+    out[h].a = _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(acc[h][0], one), offset));
+    out[h].b = _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(acc[h][1], one), offset));
+  }
+}
+#else
+template <int Heads>
+DM_INLINE void block_dots(const uint8_t* tile, const int8_t* q, int64_t stride,
+                          const V41IndexBlock* blocks, int64_t block_stride, F16* out) {
+  for (int h = 0; h < Heads; ++h) {
+    float lanes[16];
+    for (int k = 0; k < 16; ++k) {
+      int32_t s = blocks[h * block_stride].offset;
+      for (int i = 0; i < 8; ++i)
+        for (int j = 0; j < 4; ++j)
+          s += static_cast<int32_t>(tile[64 * i + 4 * k + j]) * q[h * stride + 4 * i + j];
+      lanes[k] = static_cast<float>(s);
+    }
+    out[h] = load(lanes);
+  }
+}
+#endif
+
+template <int Heads>
+DM_INLINE F16 add_heads(F16 score, const uint8_t* tile, const float* scales, const int8_t* queries,
+                        const V41IndexBlock* blocks, const float* weights, int64_t dim) {
+  const int64_t n_blocks = dim / 32;
+  F16 dots[Heads];
+  for (int h = 0; h < Heads; ++h) dots[h] = zero();
+  for (int64_t b = 0; b < n_blocks; ++b) {
+    F16 part[Heads];
+    block_dots<Heads>(tile + b * 512, queries + b * 32, dim, blocks + b, n_blocks, part);
+    const F16 ks = load(scales + 16 * b);
+    for (int h = 0; h < Heads; ++h)
+      dots[h] = fma(part[h], mul(ks, set1(blocks[h * n_blocks + b].scale)), dots[h]);
+  }
+  for (int h = 0; h < Heads; ++h) score = fma(max(dots[h], zero()), set1(weights[h]), score);
+  return score;
+}
+
+void scores(const uint8_t* tile, const float* scales, int64_t groups, const int8_t* queries,
+            const V41IndexBlock* blocks, const float* weights, int64_t heads, int64_t dim,
+            float* out) {
+  const int64_t n_blocks = dim / 32;
+  constexpr int kHeads = DEEPMINT_ISA_LEVEL >= 2 ? 4 : 1;
+  for (int64_t g = 0; g < groups; ++g, tile += 16 * dim, scales += 16 * n_blocks) {
+    F16 score = zero();
+    int64_t h = 0;
+    for (; h + kHeads <= heads; h += kHeads)
+      score = add_heads<kHeads>(score, tile, scales, queries + h * dim, blocks + h * n_blocks,
+                                weights + h, dim);
+    for (; h < heads; ++h)
+      score = add_heads<1>(score, tile, scales, queries + h * dim, blocks + h * n_blocks,
+                           weights + h, dim);
+    store(out + 16 * g, score);
+  }
+}
+
+int64_t above(const float* scores, int64_t n, int32_t base, float threshold, float* out,
+              int32_t* index) {
+  int64_t count = 0;
+#if DEEPMINT_ISA_LEVEL >= 2
+  const __m512 limit = _mm512_set1_ps(threshold);
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  for (int64_t i = 0; i < n; i += 16) {
+    const __mmask16 there = n - i >= 16 ? 0xFFFF : static_cast<__mmask16>((1u << (n - i)) - 1);
+    const __m512 s = _mm512_maskz_loadu_ps(there, scores + i);
+    const __mmask16 more = _mm512_mask_cmp_ps_mask(there, s, limit, _CMP_GT_OQ);
+    if (more == 0) continue;
+    const __m512i at = _mm512_add_epi32(lane, _mm512_set1_epi32(base + static_cast<int32_t>(i)));
+    _mm512_storeu_ps(out + count, _mm512_maskz_compress_ps(more, s));
+    _mm512_storeu_si512(index + count, _mm512_maskz_compress_epi32(more, at));
+    count += __builtin_popcount(more);
+  }
+#else
+  for (int64_t i = 0; i < n; ++i) {
+    out[count] = scores[i];
+    index[count] = base + static_cast<int32_t>(i);
+    count += scores[i] > threshold;
+  }
+#endif
+  return count;
+}
+
+}  // namespace
+
+extern const V41IndexTable v41_index_table = {pack_query, unpack_keys, scores, above};
+
+}  // namespace deepmint::kernels::DEEPMINT_ISA_NS

@@ -1,0 +1,65 @@
+// Scratch of one thread of FastOps. Sizes depend on the configuration only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/aligned.h"
+#include "kernels/v41_attention.h"
+#include "kernels/v41_index.h"
+#include "model/deepseek_v41/fast_ops.h"
+
+namespace deepmint::v41 {
+
+struct FastOps::AttentionScratch {
+  explicit AttentionScratch(const Config& c);
+  void hold(const AttentionRow& row, int64_t dim);
+
+  int64_t max_window, max_global;
+  AlignedBuffer<uint16_t> window, global;  // unpacked rows
+  AlignedBuffer<float> packed, scores, exps, weights, scratch;
+  std::vector<const uint16_t*> rows;  // of the current query
+  // Global rows that the last query of a block had: held[i] stands at slots[i]; together they fill
+  // the places 0 .. n_held - 1.
+  std::vector<int32_t> held, slots, next_slots, free_slots;
+  size_t n_held = 0;
+  kernels::V41QueryMemory memory;
+};
+
+struct FastOps::SelectScratch {
+  static constexpr int64_t kRows = 8;  // queries of one sequence that read a tile of keys together
+
+  SelectScratch(const Config& c, int threads);
+
+  // Lists of one query's part of the keys.
+  struct Lists {
+    AlignedBuffer<float> row_scores, block_scores;
+    AlignedBuffer<int32_t> row_index, block_index;
+    kernels::V41TopK rows, blocks;
+    // Candidate block whose keys are passing by.
+    int64_t block = -1;
+    float block_best = 0;
+  };
+  void start(Lists& lists, const Config& c);
+  void pass_blocks(Lists& lists, const float* scores, int64_t n, int64_t base, int64_t block_size);
+  void flush_block(Lists& lists);
+  void pack_query(const float* q, int64_t slot, const Config& c);
+  void load_keys(const SelectRow& row, const Config& c, bool restricted, int64_t begin,
+                 int64_t end);
+  void score_tile(const SelectScratch& q, int64_t slot, const float* w, const Config& c,
+                  bool restricted, bool make_blocks, int64_t base, int64_t n, Lists& lists);
+
+  AlignedBuffer<float> prune_scratch;
+  std::vector<Lists> lists;                          // kRows
+  AlignedBuffer<float> merge_scores, merge_scratch;  // threads * most chosen
+  AlignedBuffer<int32_t> merge_index;
+  AlignedBuffer<uint8_t> packed;               // one head as stored
+  AlignedBuffer<int8_t> queries;               // [kRows, heads, dim]
+  std::vector<kernels::V41IndexBlock> blocks;  // [kRows, heads, dim / 32]
+  AlignedBuffer<uint8_t> tile;                 // kChunk keys
+  AlignedBuffer<float> key_scales, scores;
+  std::vector<const uint8_t*> key_rows;  // kChunk
+  std::vector<int32_t> key_index;        // kChunk
+};
+
+}  // namespace deepmint::v41

@@ -1,0 +1,599 @@
+// Every operation of FastOps on every instruction set: against the reference within a bound that
+// follows from the types, row by row (a row's bits do not depend on its neighbours, their number or
+// their order), and bit for bit between instruction sets of one class.
+#include "model/deepseek_v41/fast_ops.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "core/aligned.h"
+#include "core/cpu_isa.h"
+#include "model/deepseek_v41/formats.h"
+#include "model/deepseek_v41/ref_ops.h"
+
+namespace deepmint::v41 {
+namespace {
+
+// FastOps alone: what needs weight matrices is not asked for.
+class Ops : public FastOps {
+ public:
+  using FastOps::FastOps;
+  void linear(const Matrix&, const float*, int64_t, float*, Output) override { FAIL(); }
+  void linear_groups(std::span<const Matrix>, const float*, int64_t, float*) override { FAIL(); }
+  void moe(const float*, int64_t, const Config&, int, const LayerWeights&, float*) override {
+    FAIL();
+  }
+};
+
+uint32_t seed() {
+  static const uint32_t value = [] {
+    const char* given = std::getenv("DEEPMINT_TEST_SEED");
+    const uint32_t s = given != nullptr ? static_cast<uint32_t>(std::atoi(given)) : 20261129u;
+    std::printf("seed %u (DEEPMINT_TEST_SEED)\n", s);
+    return s;
+  }();
+  return value;
+}
+
+Config config(int hidden = 128, int heads = 8, int head_dim = 64) {
+  Config c;
+  c.hidden = hidden;
+  c.streams = 4;
+  c.heads = heads;
+  c.head_dim = head_dim;
+  c.rope_dim = 32;
+  c.window = 128;
+  c.index_heads = 8;
+  c.index_dim = 128;
+  c.index_topk = 64;
+  c.candidate_layer = 5;
+  c.candidate_blocks = 40;
+  c.candidate_block_size = 8;
+  c.sinkhorn_rounds = 20;
+  c.hc_eps = 1e-6f;
+  c.norm_eps = 1e-20;
+  c.engram_dim = 64;
+  return c;
+}
+
+struct Random {
+  std::mt19937 rng;
+  std::normal_distribution<float> normal;
+  explicit Random(uint32_t salt) : rng(seed() * 977u + salt) {}
+  std::vector<float> bf16(size_t n, float spread = 1) {
+    std::vector<float> v(n);
+    for (float& x : v) x = round_bf16(normal(rng) * spread);
+    return v;
+  }
+  std::vector<float> f32(size_t n, float spread = 1) {
+    std::vector<float> v(n);
+    for (float& x : v) x = normal(rng) * spread;
+    return v;
+  }
+};
+
+// Steps of size `ulp` of a value that is rounded to BF16: neighbours differ by 2^-7 of it at most.
+float bf16_step(float x) { return std::max(std::fabs(x), 0x1p-100f) * 0x1p-7f; }
+
+void expect_near(std::span<const float> got, std::span<const float> want, float steps,
+                 float absolute, const char* what) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_LE(std::fabs(got[i] - want[i]), steps * bf16_step(want[i]) + absolute)
+        << what << " at " << i << ": " << got[i] << " for " << want[i];
+}
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+class FastOpsTest : public testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override {
+    before_ = active_isa();
+    set_active_isa(GetParam());
+  }
+  void TearDown() override { set_active_isa(before_); }
+  // Fresh operations for a configuration; 1 and 3 threads take different ways.
+  std::unique_ptr<Ops> ops(const Config& c, int threads = 1) {
+    pools_.push_back(std::make_unique<ThreadPool>(threads));
+    auto o = std::make_unique<Ops>(pools_.back().get());
+    EXPECT_TRUE(o->reserve(c, 512));
+    return o;
+  }
+  std::unique_ptr<Arithmetic> reference_ = make_reference_arithmetic();
+
+ private:
+  Isa before_ = Isa::kX86_64;
+  std::vector<std::unique_ptr<ThreadPool>> pools_;
+};
+INSTANTIATE_TEST_SUITE_P(Isas, FastOpsTest, testing::ValuesIn(available_isas()), [](const auto& p) {
+  std::string name(to_string(p.param));
+  std::erase(name, '-');
+  return name;
+});
+
+constexpr int kRowCounts[] = {1, 2, 3, 5, 8, 16, 17, 31, 64, 65, 128};
+
+// Runs an operation on rows [width_in] → [width_out] for every row count of the specification with
+// one fixed row among random ones, NaN and infinity included: the fixed row's bits never change.
+using RowOp = std::function<void(Arithmetic&, const float* in, int64_t m, float* out)>;
+void expect_rows_alone(FastOpsTest* test, const Config& c, size_t width_in, size_t width_out,
+                       std::vector<std::unique_ptr<Ops>> ways, const RowOp& op) {
+  (void)test, (void)c;
+  Random random(7);
+  const auto fixed = random.bf16(width_in);
+  std::vector<float> want(width_out);
+  op(*ways[0], fixed.data(), 1, want.data());
+  for (auto& way : ways)
+    for (const int m : kRowCounts) {
+      auto in = random.bf16(static_cast<size_t>(m) * width_in, 30);
+      for (size_t i = 0; i < in.size(); i += 97)
+        in[i] = i % 2 == 0 ? NAN : i % 3 == 0 ? INFINITY : 3e38f;
+      const size_t at = random.rng() % static_cast<size_t>(m);
+      std::copy(fixed.begin(), fixed.end(),
+                in.begin() + static_cast<std::ptrdiff_t>(at * width_in));
+      std::vector<float> out(static_cast<size_t>(m) * width_out);
+      op(*way, in.data(), m, out.data());
+      ASSERT_TRUE(same_bits(want, std::span(out).subspan(at * width_out, width_out)))
+          << m << " rows, at " << at;
+    }
+}
+
+TEST_P(FastOpsTest, RmsNorm) {
+  for (const int d : {32, 96, 512, 5120}) {
+    const Config c = config(d);
+    auto fast = ops(c);
+    Random random(1);
+    const auto w = random.bf16(static_cast<size_t>(d), 1);
+    for (const float spread : {1e-8f, 1.0f, 1e8f}) {
+      const auto x = random.bf16(3 * static_cast<size_t>(d), spread);
+      std::vector<float> got(x.size()), want(x.size());
+      fast->rms_norm(x.data(), 3, d, w.data(), 1e-20, got.data());
+      reference_->rms_norm(x.data(), 3, d, w.data(), 1e-20, want.data());
+      expect_near(got, want, 1, 0, "rms_norm");  // one rounding may go the other way
+    }
+    std::vector<std::unique_ptr<Ops>> ways;
+    for (const int t : {1, 3}) ways.push_back(ops(c, t));
+    expect_rows_alone(this, c, static_cast<size_t>(d), static_cast<size_t>(d), std::move(ways),
+                      [&](Arithmetic& a, const float* in, int64_t m, float* out) {
+                        a.rms_norm(in, m, d, w.data(), 1e-20, out);
+                      });
+  }
+}
+
+TEST_P(FastOpsTest, RopeEqualsTheReference) {
+  const auto inv = ref::inverse_frequencies(64, 160000.0, 16, 65536, 32, 1);
+  const std::vector<int32_t> positions = {0, 1, 127, 4095, 65535, 70001, 524287, 1048575};
+  const auto m = static_cast<int64_t>(positions.size());
+  auto fast = ops(config(), 2);
+  Random random(2);
+  std::vector<float> table(positions.size() * 64), want_table(table.size());
+  fast->rope_table(positions.data(), m, inv, table.data());
+  reference_->rope_table(positions.data(), m, inv, want_table.data());
+  for (size_t i = 0; i < table.size(); ++i)
+    EXPECT_NEAR(table[i], want_table[i], 0x1p-24f) << i;  // one float step at most
+  for (const int groups : {1, 5})
+    for (const int d : {64, 128, 512})
+      for (const int sign : {1, -1}) {
+        const auto x = random.bf16(positions.size() * static_cast<size_t>(groups * d));
+        auto got = x, want = x;
+        fast->rope(got.data(), m, groups, d, 64, want_table.data(), sign);
+        reference_->rope(want.data(), m, groups, d, 64, want_table.data(), sign);
+        EXPECT_TRUE(same_bits(got, want));
+      }
+}
+
+TEST_P(FastOpsTest, HyperConnections) {
+  for (const int hidden : {32, 288}) {
+    const Config c = config(hidden);
+    auto fast = ops(c, 2);
+    Random random(3);
+    const size_t n = 4 * static_cast<size_t>(hidden), m = 21;
+    MixWeights w;
+    w.fn = random.f32(24 * n, 1.0f / std::sqrt(static_cast<float>(n)));
+    w.base = random.f32(24);
+    w.scale = {1.3f, 0.7f, 2.0f};
+    const auto x = random.bf16(m * n, 3);
+    std::vector<float> pre(m * 4), post(m * 4), comb(m * 16), pre0(m * 4), post0(m * 4),
+        comb0(m * 16);
+    fast->mix(x.data(), m, c, w, pre.data(), post.data(), comb.data());
+    reference_->mix(x.data(), m, c, w, pre0.data(), post0.data(), comb0.data());
+    // Coefficients below 2; dot products of n terms, then 40 normalisations that do not amplify.
+    for (size_t i = 0; i < pre.size(); ++i) {
+      ASSERT_NEAR(pre[i], pre0[i], 2e-5f);
+      ASSERT_NEAR(post[i], post0[i], 2e-5f);
+    }
+    for (size_t i = 0; i < comb.size(); ++i) ASSERT_NEAR(comb[i], comb0[i], 2e-5f) << i;
+
+    const size_t h = static_cast<size_t>(hidden);
+    std::vector<float> y(m * h), y0(m * h);
+    fast->collapse(x.data(), m, c, pre0.data(), y.data());
+    reference_->collapse(x.data(), m, c, pre0.data(), y0.data());
+    expect_near(y, y0, 1, 1e-5f, "collapse");
+    auto X = x, X0 = x;
+    fast->expand(y0.data(), m, c, post0.data(), comb0.data(), X.data());
+    reference_->expand(y0.data(), m, c, post0.data(), comb0.data(), X0.data());
+    expect_near(X, X0, 1, 1e-5f, "expand");
+
+    std::vector<std::unique_ptr<Ops>> ways;
+    for (const int t : {1, 3}) ways.push_back(ops(c, t));
+    expect_rows_alone(this, c, n, 24, std::move(ways),
+                      [&](Arithmetic& a, const float* in, int64_t rows, float* out) {
+                        const auto r = static_cast<size_t>(rows);
+                        std::vector<float> p(r * 4), q(r * 4), k(r * 16);
+                        a.mix(in, rows, c, w, p.data(), q.data(), k.data());
+                        for (size_t i = 0; i < r; ++i) {
+                          std::copy_n(p.data() + 4 * i, 4, out + 24 * i);
+                          std::copy_n(q.data() + 4 * i, 4, out + 24 * i + 4);
+                          std::copy_n(k.data() + 16 * i, 16, out + 24 * i + 8);
+                        }
+                      });
+  }
+}
+
+TEST_P(FastOpsTest, PackingEqualsTheReference) {
+  auto fast = ops(config(), 2);
+  Random random(4);
+  // Every magnitude of BF16, block by block, ties of every code, zeros of both signs, and floats.
+  std::vector<float> x;
+  for (int e = 1; e < 255; ++e)
+    for (int i = 0; i < 32; ++i)
+      x.push_back(std::bit_cast<float>(static_cast<uint32_t>(random.rng()) << 31 |
+                                       static_cast<uint32_t>(e) << 23 |
+                                       (static_cast<uint32_t>(random.rng()) & 0x7F0000u)) *
+                  (i % 7 == 0 ? 0.0f : 1.0f));
+  for (int scale = -20; scale <= 20; ++scale)
+    for (int i = 0; i < 64; ++i) x.push_back(std::ldexp(static_cast<float>(i - 32) / 16.0f, scale));
+  for (int i = 0; i < 3200; ++i) x.push_back(random.normal(random.rng));
+  for (int i = 0; i < 3200; ++i)
+    x.push_back(std::ldexp(random.normal(random.rng), static_cast<int>(random.rng() % 60) - 30));
+  for (int i = 0; i < 64; ++i) x.push_back(i % 2 == 0 ? 0.0f : -0.0f);
+  x.resize(x.size() / 64 * 64);
+  const auto m = static_cast<int64_t>(x.size() / 64);
+  for (const Packing packing : {Packing::kWindow, Packing::kGlobal, Packing::kIndex}) {
+    std::vector<std::byte> got(static_cast<size_t>(m) * 96, std::byte{0xAA}), want = got;
+    std::vector<std::byte*> to(static_cast<size_t>(m)), ref_to(to.size());
+    for (size_t i = 0; i < to.size(); ++i) {
+      to[i] = i % 11 == 3 ? nullptr : got.data() + 96 * i;
+      ref_to[i] = i % 11 == 3 ? nullptr : want.data() + 96 * i;
+    }
+    fast->pack(packing, x.data(), m, 64, to.data());
+    reference_->pack(packing, x.data(), m, 64, ref_to.data());
+    for (size_t i = 0; i < got.size(); ++i)
+      ASSERT_EQ(got[i], want[i]) << "packing " << static_cast<int>(packing) << ", row " << i / 96
+                                 << ", byte " << i % 96;
+  }
+}
+
+TEST_P(FastOpsTest, PoolAndEngram) {
+  const Config c = config(96);
+  auto fast = ops(c, 2);
+  Random random(5);
+  const size_t d = 96;
+  const auto kv = random.f32(8 * d), gate = random.f32(8 * d, 5);
+  std::vector<Arithmetic::Pair> pairs;
+  for (size_t i = 0; i < 4; ++i)
+    pairs.push_back({{kv.data() + 2 * i * d, kv.data() + (2 * i + 1) * d},
+                     {gate.data() + 2 * i * d, gate.data() + (2 * i + 1) * d}});
+  std::vector<float> got(4 * d), want(4 * d);
+  fast->pool(pairs, 96, got.data());
+  reference_->pool(pairs, 96, want.data());
+  expect_near(got, want, 1, 1e-6f, "pool");
+
+  const int64_t m = 5;
+  EngramWeights w;
+  w.q_weight = random.bf16(4 * d);
+  w.k_weight = random.bf16(4 * d);
+  const auto X = random.bf16(static_cast<size_t>(m) * 4 * d),
+             z = random.bf16(static_cast<size_t>(m) * 5 * d);
+  auto x = X, x0 = X;
+  fast->engram(x.data(), z.data(), m, c, w);
+  reference_->engram(x0.data(), z.data(), m, c, w);
+  expect_near(x, x0, 1, 1e-5f, "engram");
+
+  // A table whose rows hold every code under many scales.
+  std::vector<std::byte> codes(256 * 64), scales(256 * 2);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i * 37 + i / 256);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::byte>(i / 2);
+  TensorView table, table_scale;
+  table.bytes = codes;
+  table_scale.bytes = scales;
+  w.table = &table;
+  w.table_scale = &table_scale;
+  std::vector<int64_t> rows(256);
+  std::iota(rows.rbegin(), rows.rend(), 0);
+  std::vector<float> v(256 * 64), v0(256 * 64);
+  fast->engram_rows(w, rows, c, v.data());
+  reference_->engram_rows(w, rows, c, v0.data());
+  for (size_t i = 0; i < v.size(); ++i)
+    ASSERT_TRUE(v[i] == v0[i] || (std::isnan(v[i]) && std::isnan(v0[i]))) << i << " " << v0[i];
+}
+
+// A sequence's packed rows: a ring, rows of the step, and blocks in a shuffled order.
+struct Store {
+  Config c;
+  std::vector<std::byte> ring, step, pages;
+  std::vector<BlockId> blocks;
+  size_t window_bytes, global_bytes;
+  int32_t ring_rows, step_first;
+
+  Store(const Config& config, int length, int first_of_step, int global_rows, bool index,
+        Random& random)
+      : c(config), step_first(first_of_step) {
+    const auto d = static_cast<size_t>(c.head_dim), i = static_cast<size_t>(c.index_dim);
+    window_bytes = d + d / 32;
+    global_bytes = index ? i / 2 + i / 32 : d / 2 + d / 16;
+    ring_rows = c.window + 8;
+    ring.assign(static_cast<size_t>(ring_rows) * window_bytes, std::byte{0xFF});  // NaN
+    step.assign(static_cast<size_t>(length - step_first) * window_bytes, std::byte{0xFF});
+    auto reference = make_reference_arithmetic();
+    for (int p = std::max(0, step_first - c.window); p < length; ++p) {
+      const auto x = random.bf16(d);
+      std::byte* to = const_cast<std::byte*>(window().row(p));
+      reference->pack(Packing::kWindow, x.data(), 1, c.head_dim, &to);
+    }
+    for (int b = 0; b * 64 < global_rows; ++b)
+      blocks.push_back(static_cast<BlockId>(static_cast<uint32_t>(b)));
+    std::shuffle(blocks.begin(), blocks.end(), random.rng);
+    pages.assign(blocks.size() * 64 * global_bytes, std::byte{0xFF});
+    for (int r = 0; r < global_rows; ++r) {
+      const auto x = random.bf16(index ? i : d);
+      std::byte* to = const_cast<std::byte*>(paged().row(r));
+      reference->pack(index ? Packing::kIndex : Packing::kGlobal, x.data(), 1,
+                      index ? c.index_dim : c.head_dim, &to);
+    }
+  }
+  WindowKeys window() const {
+    return {ring.data(), step.data(), ring_rows, step_first, window_bytes};
+  }
+  PagedRows paged() const {
+    return {pages.data(), blocks.data(), 64 * global_bytes, global_bytes, 64};
+  }
+};
+
+TEST_P(FastOpsTest, AttentionOverEveryListLength) {
+  for (const auto& [heads, dim] : {std::pair{8, 64}, {16, 512}, {64, 64}, {3, 96}, {33, 32}}) {
+    Config c = config(128, heads, dim);
+    Random random(6);
+    c.index_topk = 512;
+    const int length = dim > 96 ? 134 : 200, first = dim > 96 ? 110 : 90;
+    const Store store(c, length, first, 700, false, random);
+    const size_t width = static_cast<size_t>(heads * dim);
+    const auto sink = random.f32(static_cast<size_t>(heads), 2);
+    std::vector<std::vector<int32_t>> lists;
+    std::vector<AttentionRow> rows;
+    // Windows of 1 .. 128 rows and 0 .. 512 global ones, every remainder of both.
+    for (int p = first; p < length; ++p) {
+      const int n = p == first ? 0 : p == first + 1 ? 512 : static_cast<int>(random.rng() % 513);
+      std::vector<int32_t> all(700);
+      std::iota(all.begin(), all.end(), 0);
+      if (p % 3 != 0) std::shuffle(all.begin(), all.end(), random.rng);
+      all.resize(static_cast<size_t>(n));
+      std::sort(all.begin(), all.end());
+      lists.push_back(all);
+    }
+    for (int p = first; p < length; ++p) {
+      const auto& list = lists[static_cast<size_t>(p - first)];
+      rows.push_back({store.window(), std::max({0, p - c.window + 1, p < 120 ? 88 : 0}), p,
+                      store.paged(), list.data(), static_cast<int32_t>(list.size())});
+    }
+    const auto q = random.bf16(rows.size() * width, 1.5f);
+    auto want = q;
+    reference_->attend(want.data(), rows, c, sink.data());
+    auto got = q;
+    ops(c)->attend(got.data(), rows, c, sink.data());
+    // Weights sum to at most one over values below 8: f32 sums of 640 terms, then one BF16 rounding
+    // of the result and of each weight.
+    expect_near(got, want, 1, 640 * 8 * 0x1p-22f, "attend");
+
+    // Row by row on three threads, in blocks on two, and in reverse order: the same bits.
+    auto shared = ops(c, 3);
+    auto pair = ops(c, 2);
+    for (size_t i = 0; i < rows.size(); i += 7) {
+      auto one = std::vector<float>(q.begin() + static_cast<std::ptrdiff_t>(i * width),
+                                    q.begin() + static_cast<std::ptrdiff_t>((i + 1) * width));
+      shared->attend(one.data(), {&rows[i], 1}, c, sink.data());
+      ASSERT_TRUE(same_bits(one, std::span(got).subspan(i * width, width))) << i;
+    }
+    auto again = q;
+    pair->attend(again.data(), rows, c, sink.data());
+    EXPECT_TRUE(same_bits(again, got));
+    std::vector<AttentionRow> reversed(rows.rbegin(), rows.rend());
+    std::vector<float> rq(q.size());
+    for (size_t i = 0; i < rows.size(); ++i)
+      std::copy_n(q.data() + i * width, width, rq.data() + (rows.size() - 1 - i) * width);
+    pair->attend(rq.data(), reversed, c, sink.data());
+    for (size_t i = 0; i < rows.size(); ++i)
+      ASSERT_TRUE(same_bits(std::span(rq).subspan((rows.size() - 1 - i) * width, width),
+                            std::span(got).subspan(i * width, width)));
+  }
+}
+
+TEST_P(FastOpsTest, AttentionWithoutRowsGivesZerosAndASinkMayDominate) {
+  Config c = config();
+  Random random(8);
+  const Store store(c, 4, 0, 64, false, random);
+  const std::vector<float> low(8, -1e30f), high(8, 90.0f);
+  AttentionRow row{store.window(), 4, 3, store.paged(), nullptr, 0};
+  for (const int threads : {1, 3}) {
+    auto fast = ops(c, threads);
+    auto q = random.bf16(512);
+    fast->attend(q.data(), {&row, 1}, c, low.data());
+    EXPECT_EQ(q, std::vector<float>(512, 0.0f));
+    row.floor = 3;  // one row: the output is that row when the sink is far below
+    q = random.bf16(512);
+    fast->attend(q.data(), {&row, 1}, c, low.data());
+    std::vector<float> value(64);
+    const auto* codes = reinterpret_cast<const uint8_t*>(store.window().row(3));
+    dequantize_q8(codes, codes + 64, 64, value.data());
+    for (size_t i = 0; i < q.size(); ++i) ASSERT_EQ(q[i], value[i % 64]);
+    fast->attend(q.data(), {&row, 1}, c, high.data());
+    for (const float v : q) ASSERT_LT(std::fabs(v), 1e-20f);
+    row.floor = 4;
+  }
+}
+
+struct Selection {
+  std::vector<int32_t> rows, blocks;
+  bool operator==(const Selection&) const = default;
+};
+
+Selection select_one(Arithmetic& a, const Config& c, const SelectRow& base,
+                     const std::vector<float>& q, const std::vector<float>& w,
+                     Candidates candidates, const std::vector<int32_t>& kept = {}) {
+  Selection s;
+  s.rows.assign(static_cast<size_t>(c.index_topk), -1);
+  s.blocks.assign(static_cast<size_t>(c.candidate_blocks), -1);
+  std::copy(kept.begin(), kept.end(), s.blocks.begin());
+  auto n_rows = int32_t{-1}, n_blocks = static_cast<int32_t>(kept.size());
+  SelectRow row = base;
+  row.rows = s.rows.data();
+  row.n_rows = &n_rows;
+  row.blocks = s.blocks.data();
+  row.n_blocks = &n_blocks;
+  auto copy = q;
+  a.select(copy.data(), w.data(), {&row, 1}, c, candidates);
+  s.rows.resize(static_cast<size_t>(n_rows));
+  s.blocks.resize(static_cast<size_t>(n_blocks));
+  return s;
+}
+
+TEST_P(FastOpsTest, SelectionEqualsTheReference) {
+  for (const int block_size : {8, 5, 100}) {
+    Config c = config();
+    c.candidate_block_size = block_size;
+    c.candidate_blocks = 200 / block_size + 12;
+    Random random(9);
+    const int keys = 1000;
+    const Store store(c, 1, 0, keys, true, random);
+    auto one = ops(c, 1);
+    auto three = ops(c, 3);
+    const size_t width = static_cast<size_t>(c.index_heads * c.index_dim);
+    for (const int visible : {0, 1, 15, 63, 64, 65, 128, 129, 300, 301, 1000}) {
+      const auto q = random.bf16(width), w = random.f32(static_cast<size_t>(c.index_heads));
+      SelectRow row;
+      row.keys = store.paged();
+      row.visible = visible;
+      for (const Candidates use : {Candidates::kNone, Candidates::kMake}) {
+        const Selection want = select_one(*reference_, c, row, q, w, use);
+        EXPECT_EQ(select_one(*one, c, row, q, w, use), want) << visible;
+        EXPECT_EQ(select_one(*three, c, row, q, w, use), want) << visible;
+        if (use != Candidates::kMake) continue;
+        const Selection in = select_one(*reference_, c, row, q, w, Candidates::kUse, want.blocks);
+        EXPECT_EQ(select_one(*one, c, row, q, w, Candidates::kUse, want.blocks), in) << visible;
+        EXPECT_EQ(select_one(*three, c, row, q, w, Candidates::kUse, want.blocks), in) << visible;
+      }
+      // Ties: with weights of zero every score is zero and the lowest indices win.
+      const std::vector<float> zero(w.size(), 0.0f);
+      const Selection tied = select_one(*one, c, row, q, zero, Candidates::kNone);
+      for (size_t i = 0; i < tied.rows.size(); ++i) ASSERT_EQ(tied.rows[i], static_cast<int>(i));
+      EXPECT_EQ(select_one(*three, c, row, q, zero, Candidates::kNone), tied);
+    }
+  }
+}
+
+TEST_P(FastOpsTest, SelectionOfManyRowsEqualsEachAlone) {
+  Config c = config();
+  Random random(10);
+  const Store a(c, 1, 0, 900, true, random), b(c, 1, 0, 700, true, random);
+  const size_t width = static_cast<size_t>(c.index_heads * c.index_dim),
+               heads = static_cast<size_t>(c.index_heads), m = 57;
+  const auto q = random.bf16(m * width), w = random.f32(m * heads);
+  for (const Candidates use : {Candidates::kNone, Candidates::kMake, Candidates::kUse}) {
+    std::vector<SelectRow> rows(m);
+    std::vector<int32_t> chosen(m * 64), blocks(m * 40), n_rows(m), n_blocks(m, 40);
+    for (size_t i = 0; i < m; ++i) {
+      rows[i].keys = i < 40 ? a.paged() : b.paged();
+      rows[i].visible = i < 40 ? 800 + static_cast<int>(i) : 10 * static_cast<int>(i);
+      if (use == Candidates::kUse) {
+        const int all = (rows[i].visible + 7) / 8;
+        n_blocks[i] = std::min(all, 40);
+        for (int k = 0; k < n_blocks[i]; ++k)
+          blocks[i * 40 + static_cast<size_t>(k)] = all - n_blocks[i] + k;
+      }
+      rows[i].rows = chosen.data() + i * 64;
+      rows[i].n_rows = &n_rows[i];
+      rows[i].blocks = blocks.data() + i * 40;
+      rows[i].n_blocks = &n_blocks[i];
+    }
+    const auto kept = blocks;
+    const auto n_kept = n_blocks;
+    for (const int threads : {1, 2}) {
+      auto copy = q;
+      ops(c, threads)->select(copy.data(), w.data(), rows, c, use);
+      auto single = ops(c, 3);
+      for (size_t i = 0; i < m; ++i) {
+        const Selection alone =
+            select_one(*single, c, rows[i],
+                       {q.begin() + static_cast<std::ptrdiff_t>(i * width),
+                        q.begin() + static_cast<std::ptrdiff_t>((i + 1) * width)},
+                       {w.begin() + static_cast<std::ptrdiff_t>(i * heads),
+                        w.begin() + static_cast<std::ptrdiff_t>((i + 1) * heads)},
+                       use,
+                       use == Candidates::kUse
+                           ? std::vector<int32_t>(
+                                 kept.begin() + static_cast<std::ptrdiff_t>(i * 40),
+                                 kept.begin() + static_cast<std::ptrdiff_t>(i * 40) + n_kept[i])
+                           : std::vector<int32_t>{});
+        const std::span<const int32_t> got(chosen.data() + i * 64, static_cast<size_t>(n_rows[i]));
+        ASSERT_TRUE(std::ranges::equal(alone.rows, got)) << i << ", " << threads << " threads";
+        if (use == Candidates::kMake) {
+          const std::span<const int32_t> made(blocks.data() + i * 40,
+                                              static_cast<size_t>(n_blocks[i]));
+          ASSERT_TRUE(std::ranges::equal(alone.blocks, made)) << i;
+        }
+      }
+    }
+  }
+}
+
+// One class, one answer: attention, norms and hyper-connections of all instruction sets that share
+// a class hash alike.
+TEST(FastOpsIsa, OneClassOneAnswer) {
+  const Isa before = active_isa();
+  std::map<std::string, std::vector<float>> answers;
+  for (const Isa isa : available_isas()) {
+    set_active_isa(isa);
+    const Config c = config(256, 16, 128);
+    Random random(11);
+    ThreadPool pool(2);
+    Ops fast(&pool);
+    ASSERT_TRUE(fast.reserve(c, 64));
+    std::vector<float> all;
+    const size_t m = 20, hidden = 256;
+    const auto x = random.bf16(m * 4 * hidden);
+    const auto w = random.bf16(4 * hidden);
+    MixWeights mix{random.f32(24 * 4 * hidden, 0.03f), random.f32(24), {1, 1, 1}};
+    std::vector<float> y(x.size()), pre(m * 4), post(m * 4), comb(m * 16);
+    fast.rms_norm(x.data(), static_cast<int64_t>(m), 1024, w.data(), 1e-20, y.data());
+    all.insert(all.end(), y.begin(), y.end());
+    fast.mix(x.data(), m, c, mix, pre.data(), post.data(), comb.data());
+    for (const auto* v : {&pre, &post, &comb}) all.insert(all.end(), v->begin(), v->end());
+    auto X = x;
+    fast.expand(y.data(), m, c, post.data(), comb.data(), X.data());
+    all.insert(all.end(), X.begin(), X.end());
+    const Store store(c, 150, 100, 300, false, random);
+    std::vector<int32_t> list(64);
+    std::iota(list.begin(), list.end(), 77);
+    std::vector<AttentionRow> rows;
+    for (int p = 130; p < 150; ++p)
+      rows.push_back({store.window(), p - 100, p, store.paged(), list.data(), p % 64});
+    auto q = random.bf16(m * 16 * 128);
+    fast.attend(q.data(), rows, c, w.data());
+    all.insert(all.end(), q.begin(), q.end());
+    const auto [at, fresh] = answers.emplace(isa_class(isa), all);
+    EXPECT_TRUE(same_bits(at->second, all)) << to_string(isa);
+    (void)fresh;
+  }
+  set_active_isa(before);
+}
+
+}  // namespace
+}  // namespace deepmint::v41
