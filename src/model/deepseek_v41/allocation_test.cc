@@ -79,5 +79,10 @@ TEST(V41Allocation, StepsOfAllOperationsButTheLinearOnes) {
   expect_no_allocation(std::make_unique<CheapWeights>(&pool));
 }
 
+TEST(V41Allocation, StepsOfTheFastArithmetic) {
+  ThreadPool pool(2);
+  expect_no_allocation(make_fast_arithmetic(&pool));
+}
+
 }  // namespace
 }  // namespace deepmint::v41

@@ -1,0 +1,223 @@
+// Where a step of a V4.1 model spends its time, per operator.
+//
+//   v41_phases FOLDER [--threads N] [--prefill ROWS] [--steps N] [--decode POSITION] [--rows N]
+//
+// FOLDER is a checkpoint (`deepmint synth --preset bench FOLDER` makes one). --prefill runs that
+// many rows as one step; --decode runs steps of --rows sequences at that position, in caches whose
+// content is whatever zeros decode to. The page cache is warm: a first step is not counted.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/aligned.h"
+#include "core/cpu_isa.h"
+#include "core/thread_pool.h"
+#include "model/deepseek_v41/arithmetic.h"
+#include "model/deepseek_v41/model.h"
+
+namespace deepmint::v41 {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Times every call of another arithmetic.
+class Timed : public Arithmetic {
+ public:
+  explicit Timed(std::unique_ptr<Arithmetic> inner) : inner_(std::move(inner)) {}
+  std::map<std::string_view, double> seconds;
+
+  Status prepare(const Config& c, const Weights& w) override { return inner_->prepare(c, w); }
+  Status reserve(const Config& c, size_t rows) override { return inner_->reserve(c, rows); }
+  void set_hints(WeightHints* hints) override { inner_->set_hints(hints); }
+  void linear(const Matrix& w, const float* x, int64_t m, float* y, Output output) override {
+    const Timer t(this, w.kind == WeightKind::kFp8 ? "linear fp8"
+                        : w.n > 4096               ? "linear bf16, head"
+                                                   : "linear bf16");
+    inner_->linear(w, x, m, y, output);
+  }
+  void linear_groups(std::span<const Matrix> w, const float* x, int64_t m, float* y) override {
+    const Timer t(this, "linear groups (wo_a)");
+    inner_->linear_groups(w, x, m, y);
+  }
+  void rms_norm(const float* x, int64_t m, int d, const float* w, double eps, float* y) override {
+    const Timer t(this, "rms_norm");
+    inner_->rms_norm(x, m, d, w, eps, y);
+  }
+  void rope_table(const int32_t* positions, int64_t m, std::span<const float> inv,
+                  float* table) override {
+    const Timer t(this, "rope");
+    inner_->rope_table(positions, m, inv, table);
+  }
+  void rope(float* x, int64_t m, int groups, int d, int rotary, const float* table,
+            int sign) override {
+    const Timer t(this, "rope");
+    inner_->rope(x, m, groups, d, rotary, table, sign);
+  }
+  void mix(const float* X, int64_t m, const Config& c, const MixWeights& w, float* pre, float* post,
+           float* comb) override {
+    const Timer t(this, "mix");
+    inner_->mix(X, m, c, w, pre, post, comb);
+  }
+  void collapse(const float* X, int64_t m, const Config& c, const float* pre, float* y) override {
+    const Timer t(this, "collapse");
+    inner_->collapse(X, m, c, pre, y);
+  }
+  void expand(const float* y, int64_t m, const Config& c, const float* post, const float* comb,
+              float* X) override {
+    const Timer t(this, "expand");
+    inner_->expand(y, m, c, post, comb, X);
+  }
+  void pack(Packing packing, const float* x, int64_t m, int d, std::byte* const* rows) override {
+    const Timer t(this, "pack");
+    inner_->pack(packing, x, m, d, rows);
+  }
+  void attend(float* q, std::span<const AttentionRow> rows, const Config& c,
+              const float* sink) override {
+    const Timer t(this, "attention");
+    inner_->attend(q, rows, c, sink);
+  }
+  void pool(std::span<const Pair> pairs, int d, float* out) override {
+    const Timer t(this, "pool");
+    inner_->pool(pairs, d, out);
+  }
+  void select(float* q, const float* w, std::span<const SelectRow> rows, const Config& c,
+              Candidates candidates) override {
+    const Timer t(this, "index scores, selection");
+    inner_->select(q, w, rows, c, candidates);
+  }
+  void moe(const float* u, int64_t m, const Config& c, int layer, const LayerWeights& w,
+           float* y) override {
+    const Timer t(this, "mixture of experts");
+    inner_->moe(u, m, c, layer, w, y);
+  }
+  void engram_rows(const EngramWeights& w, std::span<const int64_t> rows, const Config& c,
+                   float* out) override {
+    const Timer t(this, "engram gather");
+    inner_->engram_rows(w, rows, c, out);
+  }
+  void engram(float* X, const float* z, int64_t m, const Config& c,
+              const EngramWeights& w) override {
+    const Timer t(this, "engram gate");
+    inner_->engram(X, z, m, c, w);
+  }
+
+ private:
+  struct Timer {
+    Timed* to;
+    std::string_view name;
+    double start = now();
+    Timer(Timed* t, std::string_view n) : to(t), name(n) {}
+    ~Timer() { to->seconds[name] += now() - start; }
+  };
+  std::unique_ptr<Arithmetic> inner_;
+};
+
+[[noreturn]] void die(const Error& error) {
+  fmt::print(stderr, "v41_phases: {}\n", error.str());
+  std::exit(1);
+}
+
+int measure(const std::string& folder, int threads, int prefill, int steps, int position,
+            int sequences) {
+  ThreadPool pool(threads);
+  auto timed = std::make_unique<Timed>(make_fast_arithmetic(&pool));
+  Timed& times = *timed;
+  const double loading = now();
+  auto loaded = V41Model::load(folder, std::move(timed));
+  if (!loaded) die(loaded.error());
+  V41Model& model = **loaded;
+  const size_t n = prefill > 0 ? 1 : static_cast<size_t>(sequences),
+               rows_each = prefill > 0 ? static_cast<size_t>(prefill) : 1;
+  if (auto ok = model.reserve(n * rows_each, n); !ok) die(ok.error());
+  fmt::print("{}: {} threads, {}; loaded in {:.2f} s\n", model.info().name, threads,
+             to_string(active_isa()), now() - loading);
+  const size_t blocks_each =
+      (static_cast<size_t>(position) + rows_each + kBlockTokens) / kBlockTokens + 1;
+  std::vector<AlignedBuffer<std::byte>> buffers;
+  std::vector<PartMemory> memory;
+  for (const StatePart& part : model.state_parts()) {
+    const size_t count = part.family == StatePart::Family::kGlobal ? n * blocks_each : n;
+    buffers.emplace_back(count * part.bytes);
+    memory.push_back({buffers.back().data(), count});
+  }
+  std::vector<std::vector<BlockId>> tables(n);
+  std::vector<SequenceRef> refs;
+  for (size_t s = 0; s < n; ++s) {
+    for (size_t b = 0; b < blocks_each; ++b)
+      tables[s].push_back(BlockId(static_cast<uint32_t>(s * blocks_each + b)));
+    refs.push_back({tables[s], SlotId(static_cast<uint32_t>(s))});
+  }
+  uint64_t state = 1;
+  std::vector<float> logits(n * static_cast<size_t>(model.info().vocab_size));
+  double total = 0;
+  for (int i = 0; i <= steps; ++i) {
+    std::vector<Row> rows;
+    for (size_t s = 0; s < n; ++s)
+      for (size_t r = 0; r < rows_each; ++r) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        rows.push_back({.sequence = static_cast<uint32_t>(s),
+                        .position = position + static_cast<int32_t>(r),
+                        .token = static_cast<TokenId>(
+                            (state >> 33) % static_cast<uint64_t>(model.info().vocab_size)),
+                        .needs_logits = r + 1 == rows_each});
+      }
+    if (i == 1) times.seconds.clear();
+    const double start = now();
+    if (auto ok = model.forward({rows, refs, memory}, logits, nullptr); !ok) die(ok.error());
+    if (i > 0) total += now() - start;
+  }
+  const double rows = static_cast<double>(n * rows_each * static_cast<size_t>(steps));
+  fmt::print("{} rows at position {}, {} steps: {:.2f} ms a step, {:.1f} rows/s\n", n * rows_each,
+             position, steps, total * 1e3 / steps, rows / total);
+  std::vector<std::pair<double, std::string_view>> sorted;
+  double counted = 0;
+  for (const auto& [name, seconds] : times.seconds) {
+    sorted.emplace_back(seconds, name);
+    counted += seconds;
+  }
+  sorted.emplace_back(total - counted, "outside the operators");
+  std::sort(sorted.rbegin(), sorted.rend());
+  for (const auto& [seconds, name] : sorted)
+    fmt::print("  {:<26} {:>10.3f} ms {:>6.1f} %\n", name, seconds * 1e3 / steps,
+               100 * seconds / total);
+  return 0;
+}
+
+}  // namespace
+}  // namespace deepmint::v41
+
+int main(int argc, char** argv) {
+  std::string folder;
+  int threads = deepmint::physical_cores(), prefill = 0, steps = 3, position = 0, rows = 1;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view arg = argv[i];
+    const auto number = [&] { return i + 1 < argc ? std::max(0, std::atoi(argv[++i])) : 0; };
+    if (arg == "--threads")
+      threads = std::max(1, number());
+    else if (arg == "--prefill")
+      prefill = number();
+    else if (arg == "--steps")
+      steps = std::max(1, number());
+    else if (arg == "--decode" || arg == "--position")
+      position = number();
+    else if (arg == "--rows")
+      rows = std::max(1, number());
+    else
+      folder = arg;
+  }
+  if (folder.empty()) {
+    fmt::print(stderr,
+               "usage: v41_phases FOLDER [--threads N] [--prefill ROWS] [--steps N] [--decode "
+               "POSITION] [--rows N]\n");
+    return 2;
+  }
+  return deepmint::v41::measure(folder, threads, prefill, steps, position, rows);
+}
