@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -233,6 +234,21 @@ TEST(Json, PublicSuite) {
   }
 }
 
+// The other parser refuses a number beyond the range of double, which is well-formed and which ours
+// keeps as spelled. Exponents of three digits and more become zeros: the same grammar, in range.
+std::string with_small_exponents(std::string text) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] != 'e' && text[at] != 'E') continue;
+    size_t begin = at + 1;
+    if (begin < text.size() && (text[begin] == '+' || text[begin] == '-')) ++begin;
+    size_t end = begin;
+    while (end < text.size() && is_digit(text[end])) ++end;
+    if (end - begin >= 3) std::fill(text.data() + begin, text.data() + end, '0');
+  }
+  return text;
+}
+
 // Random damage to good documents: our verdict is that of an independent parser, and what we accept
 // survives dump and parse.
 TEST(Json, AgreesWithAnotherParserOnDamagedDocuments) {
@@ -289,7 +305,7 @@ TEST(Json, AgreesWithAnotherParserOnDamagedDocuments) {
       }
     }
     const auto ours = parse(text);
-    ASSERT_EQ(ours.has_value(), nlohmann::json::accept(text))
+    ASSERT_EQ(ours.has_value(), nlohmann::json::accept(with_small_exponents(text)))
         << text << (ours ? "" : ": " + ours.error().str());
     if (!ours) continue;
     ++accepted;
