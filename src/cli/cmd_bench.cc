@@ -89,7 +89,7 @@ Result<BenchPlan> BenchCommand::plan() const {
   plan.tokens = tokens;
   plan.runs = runs;
   if (auto ok = assign(plan.sampling.temperature, ConfigValue::from_text(temperature_),
-                       Shape{.limits = {.min = 0}});
+                       Shape{.limits = {.min = 0, .max = kMaxTemperature}});
       !ok)
     return tl::unexpected(std::move(ok).error().at("--temperature"));
   plan.sampling.seed = 1;

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "cli/limits.h"
+#include "core/limits.h"
 #include "deepmint/sampling.h"
 #include "engine/load.h"
 #include "server/config.h"
@@ -24,7 +24,8 @@ struct CpuConfig {
   std::optional<std::string> isa;
   template <class V>
   void visit(V& v) {
-    v("cpu.threads", threads, "threads for the model's arithmetic; 0 = physical cores",
+    v("cpu.threads", threads,
+      "threads for the model's arithmetic, at most one for each CPU; 0 = physical cores",
       Limits{.min = 0, .max = 1024});
     v("cpu.isa", isa,
       "instruction set, to reproduce another machine's bits; auto = the best one here",
@@ -43,7 +44,9 @@ struct SamplingConfig {
   template <class V>
   void visit(V& v) {
     v("sampling.temperature", temperature,
-      "0 = always the likeliest token; auto = the model's own, else 1", Limits{.min = 0});
+      "0 = always the likeliest token, and less than 1e-20 counts as 0; auto = the model's own, "
+      "else 1",
+      Limits{.min = 0, .max = kMaxTemperature});
     v("sampling.top_p", top_p,
       "keep the likeliest tokens up to this mass; auto = the model's own, else 1 (off)",
       Limits{.min = 0, .max = 1, .above_min = true});
@@ -56,13 +59,13 @@ struct SamplingConfig {
     v("sampling.repetition_penalty", repetition_penalty,
       "divides the score of tokens already in prompt or reply; auto = the model's own, else 1 "
       "(off)",
-      Limits{.min = 0, .above_min = true});
+      Limits{.min = kMinRepetitionPenalty, .max = kMaxRepetitionPenalty});
     v("sampling.frequency_penalty", frequency_penalty,
       "taken off a token's score for each time it is in the reply; auto = the model's own, else 0",
-      Limits{});
+      Limits{.min = -kMaxPenalty, .max = kMaxPenalty});
     v("sampling.presence_penalty", presence_penalty,
       "taken off a token's score once it is in the reply; auto = the model's own, else 0",
-      Limits{});
+      Limits{.min = -kMaxPenalty, .max = kMaxPenalty});
     v("sampling.seed", seed,
       "makes a reply repeatable; auto = a new one for each request, reported with the reply");
     v("sampling.max_tokens", max_tokens,

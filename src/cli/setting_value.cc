@@ -49,6 +49,7 @@ template <class T>
 Status assign_integer(T& field, const ConfigValue& value, const Shape& shape) {
   using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
   std::optional<Wide> v;
+  const auto [min, max] = integer_range<T>(shape.limits);
   if (const auto* text = std::get_if<ConfigValue::Text>(&value.value)) {
     v = shape.is_size ? parse_size<Wide>(text->text) : parse_whole<Wide>(text->text);
   } else if (const auto* typed = std::get_if<int64_t>(&value.value)) {
@@ -57,9 +58,7 @@ Status assign_integer(T& field, const ConfigValue& value, const Shape& shape) {
              size != nullptr && shape.is_size) {
     v = parse_size<Wide>(*size);
   }
-  if (!v || *v < std::numeric_limits<T>::min() || *v > std::numeric_limits<T>::max() ||
-      !inside(static_cast<double>(*v), shape.limits))
-    return wrong(describe(T{}, shape), value);
+  if (!v || *v < Wide{min} || *v > Wide{max}) return wrong(describe(T{}, shape), value);
   field = static_cast<T>(*v);
   return {};
 }
@@ -76,7 +75,7 @@ Status assign_number(T& field, const ConfigValue& value, const Shape& shape) {
   }
   // A finite number that overflows the field's type is as wrong as an infinite one.
   if (!v || !std::isfinite(static_cast<T>(*v)) || !inside(*v, shape.limits))
-    return wrong(describe_number(shape), value);
+    return wrong(describe(T{}, shape), value);
   field = static_cast<T>(*v);
   return {};
 }
@@ -175,39 +174,30 @@ std::string spell(const std::vector<std::string>& v) {
 
 std::string describe_bool() { return "true or false"; }
 
-std::string describe_integer(double type_min, double type_max, const Shape& shape) {
-  const std::string what = shape.is_size ? "a size in bytes (or 64KiB, 8MiB, 2GiB)" : "an integer";
-  const double min = std::max(shape.limits.min, type_min),
-               max = std::min(shape.limits.max, type_max);
-  if (max < type_max || type_max <= 65535)
-    return fmt::format("{} from {} to {}", what, plain(min), plain(max));
-  if (min > type_min || type_min == 0) return fmt::format("{} of at least {}", what, plain(min));
-  return what;
+// Both ends are always said: a value beyond the type's range is found by trying otherwise.
+template <class T>
+static std::string describe_integer(const Shape& shape) {
+  const auto [min, max] = integer_range<T>(shape.limits);
+  return fmt::format("{} from {} to {}",
+                     shape.is_size ? "a size in bytes (or 64KiB, 8MiB, 2GiB)" : "an integer", min,
+                     max);
 }
+std::string describe(int32_t, const Shape& shape) { return describe_integer<int32_t>(shape); }
+std::string describe(int64_t, const Shape& shape) { return describe_integer<int64_t>(shape); }
+std::string describe(uint16_t, const Shape& shape) { return describe_integer<uint16_t>(shape); }
+std::string describe(uint32_t, const Shape& shape) { return describe_integer<uint32_t>(shape); }
+std::string describe(uint64_t, const Shape& shape) { return describe_integer<uint64_t>(shape); }
 
 template <class T>
-static std::string describe_type(const Shape& shape) {
-  return describe_integer(static_cast<double>(std::numeric_limits<T>::min()),
-                          static_cast<double>(std::numeric_limits<T>::max()), shape);
-}
-std::string describe(int32_t, const Shape& shape) { return describe_type<int32_t>(shape); }
-std::string describe(int64_t, const Shape& shape) { return describe_type<int64_t>(shape); }
-std::string describe(uint16_t, const Shape& shape) { return describe_type<uint16_t>(shape); }
-std::string describe(uint32_t, const Shape& shape) { return describe_type<uint32_t>(shape); }
-std::string describe(uint64_t, const Shape& shape) { return describe_type<uint64_t>(shape); }
-
-std::string describe_number(const Shape& shape) {
+static std::string describe_number(const Shape& shape) {
+  constexpr double kMax = std::numeric_limits<T>::max();
   const Limits& l = shape.limits;
-  const bool low = std::isfinite(l.min), high = std::isfinite(l.max);
-  if (low && high && l.above_min)
-    return fmt::format("a number above {} and up to {}", plain(l.min), plain(l.max));
-  if (low && high) return fmt::format("a number from {} to {}", plain(l.min), plain(l.max));
-  if (low)
-    return fmt::format("a finite number {} {}", l.above_min ? "above" : "of at least",
-                       plain(l.min));
-  if (high) return fmt::format("a finite number up to {}", plain(l.max));
-  return "a finite number";
+  return fmt::format("a number {} {} {} {}", l.above_min ? "above" : "from",
+                     plain(std::max(l.min, -kMax)), l.above_min ? "and up to" : "to",
+                     plain(std::min(l.max, kMax)));
 }
+std::string describe(float, const Shape& shape) { return describe_number<float>(shape); }
+std::string describe(double, const Shape& shape) { return describe_number<double>(shape); }
 
 std::string describe_text(const Shape& shape) {
   if (shape.limits.choices.empty()) return "a text";

@@ -15,7 +15,7 @@
 #include <variant>
 #include <vector>
 
-#include "cli/limits.h"
+#include "core/limits.h"
 #include "deepmint/result.h"
 
 namespace deepmint::cli {
@@ -79,8 +79,6 @@ inline std::string_view kind_name(const std::vector<std::string>&) { return "A,B
 
 // Which values it takes, as error messages and docs/knobs.md say it: "an integer from 0 to 1024".
 std::string describe_bool();
-std::string describe_integer(double type_min, double type_max, const Shape& shape);
-std::string describe_number(const Shape& shape);
 std::string describe_text(const Shape& shape);
 inline std::string describe(bool, const Shape&) { return describe_bool(); }
 std::string describe(int32_t, const Shape& shape);
@@ -88,8 +86,8 @@ std::string describe(int64_t, const Shape& shape);
 std::string describe(uint16_t, const Shape& shape);
 std::string describe(uint32_t, const Shape& shape);
 std::string describe(uint64_t, const Shape& shape);
-inline std::string describe(float, const Shape& shape) { return describe_number(shape); }
-inline std::string describe(double, const Shape& shape) { return describe_number(shape); }
+std::string describe(float, const Shape& shape);
+std::string describe(double, const Shape& shape);
 inline std::string describe(const std::string&, const Shape& shape) { return describe_text(shape); }
 inline std::string describe(const std::filesystem::path&, const Shape&) { return "a path"; }
 inline std::string describe(const std::vector<std::string>&, const Shape&) {

@@ -45,8 +45,6 @@ struct Binder {
 
   template <class T>
   void operator()(const char* key, T& field, const char* help, Limits limits = {}) {
-    // Counts, sizes and times: no integer setting is negative unless its list says so.
-    if (std::is_integral_v<T> && std::isinf(limits.min)) limits.min = 0;
     const Shape shape{std::move(limits), std::string_view(key).ends_with("_bytes")};
     Setting s;
     s.key = key;

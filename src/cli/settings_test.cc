@@ -49,6 +49,14 @@ TEST(Settings, EveryDefaultIsAcceptedAsTextAndChangesNothing) {
   }
 }
 
+TEST(Settings, EveryNumberStatesBothEndsOfItsRange) {
+  Loaded l;
+  for (const Setting& s : l.settings.all())
+    if (s.kind == "N" || s.kind == "X") {
+      EXPECT_THAT(s.values, ::testing::ContainsRegex("(from|above) .* to ")) << s.key;
+    }
+}
+
 TEST(Settings, LaterSourcesWin) {
   Loaded l;
   ASSERT_TRUE(l.settings.load_toml(
@@ -108,13 +116,22 @@ TEST(Settings, WrongValuesSayWhatWasExpectedFoundAndWhere) {
   EXPECT_EQ(flag("cpu.threads", "99999999999999999999"),
             "--threads: expected an integer from 0 to 1024, found \"99999999999999999999\"");
   EXPECT_EQ(flag("cpu.threads", ""), "--threads: expected an integer from 0 to 1024, found \"\"");
-  for (const char* bad : {"nan", "NaN", "inf", "-inf", "1e999", "-0.1", "warm", "0.5x", "1e39"})
-    EXPECT_EQ(
-        flag("sampling.temperature", bad),
-        std::string("--temperature: expected auto, or a finite number of at least 0, found \"") +
-            bad + "\"");
+  for (const char* bad :
+       {"nan", "NaN", "inf", "-inf", "1e999", "-0.1", "warm", "0.5x", "1e39", "1e300"})
+    EXPECT_EQ(flag("sampling.temperature", bad),
+              std::string("--temperature: expected auto, or a number from 0 to 1000000, found \"") +
+                  bad + "\"");
   EXPECT_THAT(flag("sampling.top_p", "0"), HasSubstr("above 0 and up to 1"));
-  EXPECT_THAT(flag("sampling.seed", "-1"), HasSubstr("at least 0"));
+  EXPECT_EQ(flag("sampling.seed", "18446744073709551616"),
+            "--seed: expected auto, or an integer from 0 to 18446744073709551615, found "
+            "\"18446744073709551616\"");
+  EXPECT_EQ(flag("sampling.top_k", "2147483648"),
+            "--top-k: expected auto, or an integer from 0 to 2147483647, found \"2147483648\"");
+  EXPECT_EQ(flag("sampling.max_tokens", "-2"),
+            "--max-tokens: expected an integer from -1 to 2147483647, found \"-2\"");
+  EXPECT_EQ(flag("engine.step_tokens", "2000000000"),
+            "--step-tokens: expected an integer from 1 to 65536, found \"2000000000\"");
+  EXPECT_THAT(flag("engine.kv_bytes", "-1"), HasSubstr("from 0 to 9223372036854775807"));
   EXPECT_THAT(flag("cpu.isa", "foo"), HasSubstr("one of x86-64, avx2"));
   EXPECT_THAT(flag("log.level", "loud"), HasSubstr("one of trace, debug"));
   EXPECT_THAT(flag("engine.kv_bytes", "9999999TiB"), HasSubstr("expected a size"));
@@ -122,7 +139,7 @@ TEST(Settings, WrongValuesSayWhatWasExpectedFoundAndWhere) {
             "c.toml:2: cpu.threads: expected an integer from 0 to 1024, found \"2\"");
   EXPECT_EQ(
       message(l.settings.load_toml("[sampling]\ntemperature = nan\n", "c.toml")),
-      "c.toml:2: sampling.temperature: expected auto, or a finite number of at least 0, found nan");
+      "c.toml:2: sampling.temperature: expected auto, or a number from 0 to 1000000, found nan");
   EXPECT_THAT(message(l.settings.load_toml("[cpu]\nthreads = 1979-05-27\n", "c.toml")),
               HasSubstr("found a date or time"));
   EXPECT_THAT(message(l.settings.load_toml("[cpu]\nthreads = [1]\n", "c.toml")),

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "core/limits.h"
 #include "core/thread_pool.h"
 #include "deepmint/engine.h"
 #include "deepmint/result.h"
@@ -45,6 +46,12 @@ struct LoadedModel {
 Result<LoadedModel> load_model(const std::filesystem::path& path, const LoadOptions& options,
                                const LoadProgress& progress = {});
 
+// What load_model() would refuse in a dense checkpoint, found without reading its weights. OK for
+// other architectures, of which only load_model() knows.
+Status check_model(const std::filesystem::path& path);
+
+// Every setting has its limits in visit(); check_engine_config() looks at them and at what two
+// settings ask of each other, without a model.
 struct EngineConfig {
   int32_t context_tokens =
       0;  // 0 = the model's, capped so that the state of one sequence fits the budget
@@ -58,13 +65,19 @@ struct EngineConfig {
       "largest prompt + output of one request; 0 = the model's, as far as memory allows");
     v("engine.kv_bytes", kv_bytes,
       "bytes set aside for sequence state; 0 = half of the free memory");
-    v("engine.max_running", max_running, "sequences stepped together");
+    v("engine.max_running", max_running, "sequences stepped together",
+      Limits{.min = 1, .max = 4096});
     v("engine.max_waiting", max_waiting,
-      "requests that may wait; more are refused with a retry time");
+      "requests that may wait; more are refused with a retry time",
+      Limits{.min = 1, .max = 1'000'000});
     v("engine.step_tokens", step_tokens,
-      "rows per step; decode rows come first, prompt chunks fill the rest");
+      "rows per step; decode rows come first, prompt chunks fill the rest; at least max_running",
+      Limits{.min = 1, .max = 65'536});
   }
 };
+
+// kInvalidArgument naming the setting. make_engine() calls it too.
+Status check_engine_config(const EngineConfig& config);
 
 Result<std::unique_ptr<Engine>> make_engine(const LoadedModel& loaded, const EngineConfig& config,
                                             const Clock& clock = Clock::steady());

@@ -68,26 +68,26 @@ tl::unexpected<Error> misfit(const char* setting, std::string expected, uint64_t
 
 }  // namespace
 
+Status check_engine_config(const EngineConfig& config) {
+  DEEPMINT_CHECK_OK(check_limits(config));
+  if (config.step_tokens < config.max_running)
+    return misfit("engine.step_tokens",
+                  fmt::format("at least engine.max_running, {}", config.max_running),
+                  static_cast<uint64_t>(config.step_tokens));
+  return {};
+}
+
 uint64_t available_memory() {
   return std::min(available_by_kernel(), available_by_control_group());
 }
 
 Result<StatePlan> plan_state(const EngineConfig& config, std::span<const kvcache::PartSpec> parts,
                              int32_t model_context, uint64_t available_bytes) {
-  const auto positive = [](int64_t v) { return static_cast<uint64_t>(std::max<int64_t>(v, 0)); };
-  if (config.max_running < 1 || config.max_running > 65536)
-    return misfit("engine.max_running", "1 to 65536", positive(config.max_running));
-  if (config.max_waiting < 1)
-    return misfit("engine.max_waiting", "at least 1", positive(config.max_waiting));
-  if (config.step_tokens < config.max_running)
-    return misfit("engine.step_tokens",
-                  fmt::format("at least engine.max_running, {}", config.max_running),
-                  positive(config.step_tokens));
-  if (config.context_tokens < 0 || config.context_tokens > model_context)
+  DEEPMINT_CHECK_OK(check_engine_config(config));
+  if (config.context_tokens > model_context)
     return misfit("engine.context_tokens",
                   fmt::format("at most {}, what the model was made for", model_context),
-                  positive(config.context_tokens));
-  if (config.kv_bytes < 0) return misfit("engine.kv_bytes", "at least 0", 0);
+                  static_cast<uint64_t>(config.context_tokens));
 
   const uint64_t block = kvcache::bytes_per_block(parts), slot = kvcache::bytes_per_slot(parts);
   const uint64_t budget =

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <string_view>
 
 #include "deepmint/sampling.h"
 
@@ -25,22 +27,26 @@ Status check_number(bool good, const char* field, const char* expected, double f
               field);
 }
 
+// As a float sees the limits; NaN is outside.
+Status check_range(float value, double min, double max, std::string_view field) {
+  if (value >= static_cast<float>(min) && value <= static_cast<float>(max)) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("expected a number from {} to {}, found {}", min, max, value),
+              std::string(field));
+}
+
 }  // namespace
 
 Status SamplingParams::validate(int64_t vocab_size) const {
   using std::isfinite;
-  DEEPMINT_CHECK_OK(check_number(isfinite(temperature) && temperature >= 0, "temperature",
-                                 "a finite number of at least 0", temperature));
+  DEEPMINT_CHECK_OK(check_range(temperature, 0, kMaxTemperature, "temperature"));
   DEEPMINT_CHECK_OK(
       check_number(isfinite(top_p) && top_p > 0, "top_p", "a finite number above 0", top_p));
-  DEEPMINT_CHECK_OK(check_number(min_p >= 0 && min_p <= 1, "min_p", "a number from 0 to 1", min_p));
-  DEEPMINT_CHECK_OK(check_number(isfinite(repetition_penalty) && repetition_penalty > 0,
-                                 "repetition_penalty", "a finite number above 0",
-                                 repetition_penalty));
-  DEEPMINT_CHECK_OK(check_number(isfinite(frequency_penalty), "frequency_penalty",
-                                 "a finite number", frequency_penalty));
-  DEEPMINT_CHECK_OK(check_number(isfinite(presence_penalty), "presence_penalty", "a finite number",
-                                 presence_penalty));
+  DEEPMINT_CHECK_OK(check_range(min_p, 0, 1, "min_p"));
+  DEEPMINT_CHECK_OK(check_range(repetition_penalty, kMinRepetitionPenalty, kMaxRepetitionPenalty,
+                                "repetition_penalty"));
+  DEEPMINT_CHECK_OK(check_range(frequency_penalty, -kMaxPenalty, kMaxPenalty, "frequency_penalty"));
+  DEEPMINT_CHECK_OK(check_range(presence_penalty, -kMaxPenalty, kMaxPenalty, "presence_penalty"));
   DEEPMINT_CHECK_OK(check_number(top_logprobs >= -1 && top_logprobs <= kMaxTopLogprobs,
                                  "top_logprobs", "a number from -1 to 20", top_logprobs));
   DEEPMINT_CHECK_OK(
@@ -50,10 +56,7 @@ Status SamplingParams::validate(int64_t vocab_size) const {
   std::vector<TokenId> biased;
   biased.reserve(logit_bias.size());
   for (const auto& [id, bias] : logit_bias) {
-    if (!isfinite(bias))
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("expected a finite bias, found {}", bias),
-                  fmt::format("logit_bias[{}]", id));
+    DEEPMINT_CHECK_OK(check_range(bias, -kMaxBias, kMaxBias, fmt::format("logit_bias[{}]", id)));
     biased.push_back(id);
   }
   DEEPMINT_CHECK_OK(check_ids(biased, vocab_size, "logit_bias"));

@@ -105,7 +105,7 @@ std::optional<ReferenceResult> reference_sample(std::span<const float> logits,
       return l[static_cast<size_t>(a)] > l[static_cast<size_t>(b)];
     });
   };
-  if (p.temperature == 0) {
+  if (p.temperature < static_cast<float>(kMinTemperature)) {
     sort_by_logit();
     r.token = order.front();
   } else {

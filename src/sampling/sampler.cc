@@ -57,6 +57,11 @@ struct RowView {
   float max;
 };
 
+// Step 4. Dividing by less could overflow; what it divides is decided but for exact ties.
+bool is_greedy(const SamplingParams& params) {
+  return params.temperature < static_cast<float>(kMinTemperature);
+}
+
 size_t count_kept(const float* x, size_t n) {
   return static_cast<size_t>(std::count_if(x, x + n, [](float v) { return v != kNegInf; }));
 }
@@ -206,7 +211,7 @@ Result<Rows> Sampler::Impl::prepare(std::span<const float> logits, const Samplin
       params.repetition_penalty != 1 ||
       ((params.frequency_penalty != 0 || params.presence_penalty != 0) && !history.output.empty());
   const bool edited = masked || penalised || !params.logit_bias.empty();
-  const bool divided = params.temperature != 0 && params.temperature != 1;
+  const bool divided = !is_greedy(params) && params.temperature != 1;
 
   // The input is looked at first where a mask could hide a NaN. Divisions and penalties do not.
   Rows rows{{logits.data(), {}, 0}, {logits.data(), {}, 0}};
@@ -250,7 +255,7 @@ Result<SampleResult> Sampler::Impl::sample(std::span<const float> logits,
   DEEPMINT_TRY(rows, prepare(logits, params, history, mask, end_ids, always_banned));
   const RowView& row = rows.scaled;
   summed_row = nullptr;
-  const bool greedy = params.temperature == 0;
+  const bool greedy = is_greedy(params);
   const bool filtered = !greedy && ((params.top_k > 0 && static_cast<size_t>(params.top_k) < n) ||
                                     params.top_p < 1 || params.min_p > 0);
   if (trace != nullptr)

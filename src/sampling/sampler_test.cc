@@ -401,8 +401,9 @@ TEST(SamplingParamsTest, ValidateNamesTheField) {
   const float nan = std::numeric_limits<float>::quiet_NaN(),
               inf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(where([](auto&) {}), "ok");
-  for (const float bad : {nan, inf, -inf, -0.5f})
+  for (const float bad : {nan, inf, -inf, -0.5f, 1.1e6f})
     EXPECT_EQ(where([&](auto& p) { p.temperature = bad; }), "temperature");
+  EXPECT_EQ(where([](auto& p) { p.temperature = 1e-40f; }), "ok");
   EXPECT_EQ(where([](auto& p) { p.temperature = 0; }), "ok");
   EXPECT_EQ(where([](auto& p) { p.temperature = -0.0f; }), "ok");
   for (const double bad : {0.0, -1.0, std::nan(""), HUGE_VAL})
@@ -410,9 +411,9 @@ TEST(SamplingParamsTest, ValidateNamesTheField) {
   EXPECT_EQ(where([](auto& p) { p.top_p = 1.5; }), "ok");
   for (const float bad : {-0.1f, 1.1f, nan})
     EXPECT_EQ(where([&](auto& p) { p.min_p = bad; }), "min_p");
-  for (const float bad : {0.0f, -1.0f, nan, inf})
+  for (const float bad : {0.0f, 1e-30f, -1.0f, 101.0f, nan, inf})
     EXPECT_EQ(where([&](auto& p) { p.repetition_penalty = bad; }), "repetition_penalty");
-  for (const float bad : {nan, inf, -inf}) {
+  for (const float bad : {nan, inf, -inf, 101.0f, -101.0f}) {
     EXPECT_EQ(where([&](auto& p) { p.frequency_penalty = bad; }), "frequency_penalty");
     EXPECT_EQ(where([&](auto& p) { p.presence_penalty = bad; }), "presence_penalty");
   }
@@ -425,8 +426,35 @@ TEST(SamplingParamsTest, ValidateNamesTheField) {
     EXPECT_EQ(where([&](auto& p) { p.banned_ids = {bad}; }), "banned_ids[0]");
     EXPECT_EQ(where([&](auto& p) { p.logit_bias = {{bad, 1.0f}}; }), "logit_bias[0]");
   }
-  EXPECT_EQ(where([&](auto& p) { p.logit_bias = {{7, nan}}; }), "logit_bias[7]");
+  for (const float bad : {nan, inf, 10001.0f, -3e38f})
+    EXPECT_EQ(where([&](auto& p) { p.logit_bias = {{7, bad}}; }), "logit_bias[7]");
   EXPECT_EQ(where([](auto& p) { p.logit_bias = {{7, 1.0f}, {8, 1.0f}, {7, 2.0f}}; }), "logit_bias");
+}
+
+// Whatever passes validate() ends in a token: no limit lets a logit of up to 1e9 overflow.
+TEST(SamplingParamsTest, NoValidValueOverflows) {
+  const std::vector<float> logits = {1e9f, -1e9f, 0, 5, -1e9f, 1e9f, 1, 2};
+  const std::vector<TokenId> prompt = {0, 1, 2}, output = {0, 1, 1, 4, 5, 5, 5};
+  Sampler sampler(static_cast<int64_t>(logits.size()));
+  const auto f = [](double v) { return static_cast<float>(v); };
+  for (const float temperature : {0.0f, 1e-45f, 1e-40f, std::nextafter(f(kMinTemperature), 0.0f),
+                                  f(kMinTemperature), 1e-6f, 1.0f, f(kMaxTemperature)})
+    for (const float repetition : {f(kMinRepetitionPenalty), 1.0f, f(kMaxRepetitionPenalty)})
+      for (const float penalty : {f(-kMaxPenalty), 0.0f, f(kMaxPenalty)})
+        for (const float bias : {f(-kMaxBias), f(kMaxBias)}) {
+          SamplingParams p;
+          p.temperature = temperature;
+          p.repetition_penalty = repetition;
+          p.frequency_penalty = p.presence_penalty = penalty;
+          p.logit_bias = {{0, bias}, {1, bias}, {3, bias}};
+          p.top_p = 0.9;
+          p.min_p = 0.01f;
+          p.top_logprobs = 5;
+          ASSERT_TRUE(p.validate(8));
+          const auto r = sampler.sample(logits, p, {prompt, output}, {.seed = 1, .position = 10});
+          EXPECT_TRUE(r) << r.error().str() << " T " << temperature << " repetition " << repetition
+                         << " penalty " << penalty << " bias " << bias;
+        }
 }
 
 TEST(SamplerErrors, SaysWhatIsWrong) {
@@ -440,7 +468,7 @@ TEST(SamplerErrors, SaysWhatIsWrong) {
   EXPECT_NE(sampler.sample(good, p, {}, {}).error().message.find("masked"), std::string::npos);
   EXPECT_NE(sampler.sample(none, {}, {}, {}).error().message.find("masked"), std::string::npos);
   p = {};
-  p.temperature = 1e-38f;
+  p.temperature = 1e-20f;
   const std::vector<float> large = {0, 1, 2, 3e38f};
   EXPECT_NE(sampler.sample(large, p, {}, {}).error().message.find("temperature"),
             std::string::npos);

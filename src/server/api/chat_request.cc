@@ -15,8 +15,6 @@ namespace {
 
 constexpr json::ParseLimits kLimits{
     .max_bytes = size_t{1} << 30, .max_depth = 128, .max_values = 1'000'000};
-// Below it only exact ties are not decided, and logits divided by it may overflow a float.
-constexpr float kColdest = 1e-6f;
 constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 tl::unexpected<Error> unsupported(std::string where, std::string message) {
@@ -211,7 +209,6 @@ Status refuse_what_is_not_done(const Fields& fields) {
 Status read_sampling(const Fields& fields, ChatRequest& out) {
   SamplingParams& s = out.sampling;
   DEEPMINT_CHECK_OK(fields.number("temperature", 0, 2, s.temperature));
-  if (s.temperature < kColdest) s.temperature = 0;
   DEEPMINT_CHECK_OK(fields.number("top_p", 0, 1, s.top_p, /*above_min=*/true));
   DEEPMINT_CHECK_OK(fields.integer("top_k", -1, kMaxInt, s.top_k));
   DEEPMINT_CHECK_OK(fields.number("min_p", 0, 1, s.min_p));
