@@ -7,6 +7,7 @@
 
 #include "cli/app.h"
 #include "core/cpu_isa.h"
+#include "core/mapped_file.h"
 
 namespace {
 
@@ -22,6 +23,7 @@ void hold_standard_streams() {
 int main(int argc, char** argv) {
   hold_standard_streams();
   ::signal(SIGPIPE, SIG_IGN);  // writes report a reader that went away
+  deepmint::report_lost_mappings();
   if (auto ok = deepmint::init_active_isa(); !ok) return deepmint::cli::report(ok.error());
   return deepmint::cli::run_program(std::vector<std::string>(argv + (argc > 0), argv + argc));
 }

@@ -1,7 +1,12 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -75,9 +80,61 @@ TEST(MappedFile, ReadsAndRefuses) {
   }
   std::filesystem::remove(path);
   EXPECT_EQ(MappedFile::open(path).error().code, ErrorCode::kNotFound);
+  const auto found = [](const std::filesystem::path& p) {
+    const auto file = MappedFile::open(p);
+    return file ? std::string("a file") : file.error().message;
+  };
   EXPECT_EQ(MappedFile::open("/").error().code, ErrorCode::kInvalidFile);
+  EXPECT_EQ(found("/"), "expected a regular file, found a directory");
+  EXPECT_EQ(found("/dev/null"), "expected a regular file, found a device");
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);  // nobody writes to it
+  EXPECT_EQ(found(path), "expected a regular file, found a pipe");
+  std::filesystem::remove(path);
+  EXPECT_FALSE(name_exists(path));
+  std::filesystem::create_symlink("nowhere", path);
+  EXPECT_TRUE(name_exists(path));
+  EXPECT_EQ(found(path), "expected a readable file, found a symbolic link to nothing");
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink(path, path);  // to itself
+  EXPECT_TRUE(name_exists(path));
   EXPECT_EQ(MappedFile::open(path).error().code, ErrorCode::kInvalidFile);
+  std::filesystem::remove(path);
+}
+
+TEST(MappedFileDeathTest, AFileCutShortUnderItsReaderEndsInOneLine) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto path = std::filesystem::temp_directory_path() / "deepmint_cut_short_test";
+  const auto make = [&] { std::ofstream(path) << std::string(16384, 'x'); };
+  const auto touch = [](const MappedFile& file) {
+    return static_cast<int>(*static_cast<const volatile std::byte*>(&file.bytes()[9000]));
+  };
+  EXPECT_EXIT(
+      {
+        make();
+        report_lost_mappings();
+        const auto gone = MappedFile::open(path);  // its place is free again for the next
+        auto first = *MappedFile::open(path);
+        MappedFile file = std::move(first);
+        if (truncate(path.c_str(), 4096) != 0) std::exit(7);
+        std::exit(10 + touch(file) % 2);
+      },
+      ::testing::ExitedWithCode(1),
+      "^deepmint: .*deepmint_cut_short_test: expected the file to stay as it was when it was "
+      "opened, found it cut short or unreadable\n$");
+  // Memory that is not a mapped file of ours: the signal stays a signal.
+  EXPECT_EXIT(
+      {
+        make();
+        report_lost_mappings();
+        {
+          const auto closed = MappedFile::open(path);
+        }
+        const int fd = ::open(path.c_str(), O_RDWR);
+        void* p = mmap(nullptr, 16384, PROT_READ, MAP_SHARED, fd, 0);
+        if (truncate(path.c_str(), 4096) != 0) std::exit(7);
+        std::exit(10 + *static_cast<const volatile char*>(static_cast<char*>(p) + 9000) % 2);
+      },
+      ::testing::KilledBySignal(SIGBUS), "^$");
   std::filesystem::remove(path);
 }
 

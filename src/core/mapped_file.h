@@ -1,5 +1,6 @@
 // A read-only memory-mapped file. Move-only; unmapped on destruction. Safe to read from many
-// threads.
+// threads. The file must stay as it is while it is mapped: whoever replaces it writes a new one and
+// renames it over the old, which the mapping then keeps.
 #pragma once
 
 #include <cstddef>
@@ -37,5 +38,15 @@ class MappedFile {
   size_t size_ = 0;
   std::filesystem::path path_;
 };
+
+// Whether something has this name, whatever it is: a link to nothing too, so that opening it can
+// say so instead of taking the file for one that is not there.
+bool name_exists(const std::filesystem::path& path);
+
+// A page that the file no longer has (it was cut short in place, or its disk is gone) raises SIGBUS
+// when it is read. With this handler the process then ends with exit code 1 and one line on
+// standard error that names the file, instead of dying of the signal; a SIGBUS elsewhere stays what
+// it is. For programs, once, at their start.
+void report_lost_mappings();
 
 }  // namespace deepmint
