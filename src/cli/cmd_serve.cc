@@ -57,7 +57,10 @@ class Serve : public Command {
 };
 
 Status Serve::run(const Config& config, const Settings& settings) {
+  // What is wrong with a setting or the port is known before a large model has loaded.
+  DEEPMINT_TRY(bound, HttpServer::bind(config.server));
   DEEPMINT_TRY(open, open_model(model_, config, config.engine.max_running));
+  const std::unique_ptr<HttpServer> server = std::move(bound);  // ends before the engine does
   for (const Setting& s : settings.all())
     log().info("setting {} = {} ({})", s.key, s.text(), s.origin.str());
   const EngineInfo& info = open.engine->info();
@@ -83,7 +86,7 @@ Status Serve::run(const Config& config, const Settings& settings) {
   served.build = program_version();
 
   SignalPipe signals({SIGINT, SIGTERM});
-  DEEPMINT_TRY(server, HttpServer::start(config.server, std::move(served)));
+  DEEPMINT_CHECK_OK(server->serve(std::move(served)));
   DEEPMINT_CHECK_OK(write_stdout(fmt::format("listening on {}\n", server->url())));
 
   pollfd waiting = {signals.fd(), POLLIN, 0};

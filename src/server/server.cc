@@ -17,35 +17,16 @@ using std::chrono::milliseconds;
 // What a stream gets after the deadline to write its error event and be flushed.
 constexpr auto kLastWords = milliseconds(1000);
 
-template <class T>
-Status in_range(std::string_view name, T value, T min, T max) {
-  if (value >= min && value <= max) return {};
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("expected {} to {}, found {}", min, max, value), std::string(name));
-}
-
 Status check_config(const ServerConfig& c) {
-  constexpr int64_t kGiB = int64_t{1} << 30;
-  constexpr int32_t kHour = 3'600'000;
+  DEEPMINT_CHECK_OK(check_limits(c));
   if (c.host.empty())
     return fail(ErrorCode::kInvalidArgument, "expected an address or a name, found nothing",
                 "server.host");
-  DEEPMINT_CHECK_OK(in_range("server.io_threads", c.io_threads, 1, 64));
-  DEEPMINT_CHECK_OK(in_range("server.worker_threads", c.worker_threads, 1, 256));
-  DEEPMINT_CHECK_OK(in_range("server.max_connections", c.max_connections, 1, 1'000'000));
-  DEEPMINT_CHECK_OK(in_range<int64_t>("server.max_body_bytes", c.max_body_bytes, 1, kGiB));
-  DEEPMINT_CHECK_OK(in_range<int64_t>("server.max_total_body_bytes", c.max_total_body_bytes,
-                                      c.max_body_bytes, 64 * kGiB));
-  DEEPMINT_CHECK_OK(in_range("server.max_header_bytes", c.max_header_bytes, 1024, 1 << 20));
-  DEEPMINT_CHECK_OK(
-      in_range<int64_t>("server.max_output_bytes", c.max_output_bytes, 16 << 10, kGiB));
-  for (const auto& [name, value] : {std::pair("server.header_timeout_ms", c.header_timeout_ms),
-                                    std::pair("server.body_timeout_ms", c.body_timeout_ms),
-                                    std::pair("server.idle_timeout_ms", c.idle_timeout_ms),
-                                    std::pair("server.write_timeout_ms", c.write_timeout_ms),
-                                    std::pair("server.keep_alive_ms", c.keep_alive_ms)})
-    DEEPMINT_CHECK_OK(in_range(name, value, 1, 24 * kHour));
-  DEEPMINT_CHECK_OK(in_range("server.drain_timeout_ms", c.drain_timeout_ms, 0, 24 * kHour));
+  if (c.max_total_body_bytes < c.max_body_bytes)
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("expected at least server.max_body_bytes, {}, found {}",
+                            c.max_body_bytes, c.max_total_body_bytes),
+                "server.max_total_body_bytes");
   // An Origin header is compared as a whole: an entry with a path, or without a scheme, matches
   // nothing.
   for (const std::string& origin : c.allowed_origins) {
@@ -65,7 +46,9 @@ Status check_config(const ServerConfig& c) {
 }  // namespace
 
 struct HttpServer::Impl {
-  std::shared_ptr<ApiContext> context;
+  ServerConfig config;
+  ApiKeys keys;
+  std::shared_ptr<ApiContext> context;  // null until serve()
   std::shared_ptr<Api> api;
   std::unique_ptr<http::HttpTransport> transport;
   std::mutex stopping;
@@ -75,30 +58,41 @@ struct HttpServer::Impl {
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() { stop(milliseconds(0)); }
 
-Result<std::unique_ptr<HttpServer>> HttpServer::start(const ServerConfig& config,
-                                                      ServedModel model) {
+Result<std::unique_ptr<HttpServer>> HttpServer::bind(const ServerConfig& config) {
   DEEPMINT_CHECK_OK(check_config(config));
+  auto impl = std::make_unique<Impl>();
+  impl->config = config;
+  if (!config.api_keys_file.empty()) {
+    DEEPMINT_TRY(keys, ApiKeys::load(config.api_keys_file));
+    impl->keys = std::move(keys);
+  }
+  DEEPMINT_TRY(transport, http::HttpTransport::bind(config));
+  impl->transport = std::move(transport);
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+Status HttpServer::serve(ServedModel model) {
   if (model.engine == nullptr)
     return fail(ErrorCode::kInvalidArgument, "expected an engine, found none", "server");
   if (!model.tokenizer)
     return fail(ErrorCode::kUnsupported, "the model has no tokenizer, and the API works on text",
                 model.id);
-  ApiKeys keys;
-  if (!config.api_keys_file.empty()) {
-    DEEPMINT_TRY(loaded, ApiKeys::load(config.api_keys_file));
-    keys = std::move(loaded);
-  }
-  auto impl = std::make_unique<Impl>();
   try {
-    impl->context = std::make_shared<ApiContext>(config, std::move(model), std::move(keys));
-    impl->api = std::make_shared<Api>(impl->context);
+    impl_->context =
+        std::make_shared<ApiContext>(impl_->config, std::move(model), std::move(impl_->keys));
+    impl_->api = std::make_shared<Api>(impl_->context);
   } catch (const std::exception& e) {  // threads or memory have run out
     return fail(ErrorCode::kUnavailable, fmt::format("cannot start: {}", e.what()), "server");
   }
-  DEEPMINT_TRY(transport, http::HttpTransport::start(config, impl->api));
-  impl->transport = std::move(transport);
-  impl->api->attach(&impl->transport->stats(), impl->transport->loopback());
-  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+  impl_->api->attach(&impl_->transport->stats(), impl_->transport->loopback());
+  return impl_->transport->serve(impl_->api);
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const ServerConfig& config,
+                                                      ServedModel model) {
+  DEEPMINT_TRY(server, bind(config));
+  DEEPMINT_CHECK_OK(server->serve(std::move(model)));
+  return server;
 }
 
 uint16_t HttpServer::port() const { return impl_->transport->port(); }
@@ -110,6 +104,7 @@ void HttpServer::stop(milliseconds deadline) {
   const std::lock_guard lock(impl_->stopping);
   if (std::exchange(impl_->stopped, true)) return;
   http::HttpTransport& transport = *impl_->transport;
+  if (impl_->context == nullptr) return transport.close();
   impl_->context->draining = true;
   transport.stop_accepting();
   if (!transport.wait_idle(deadline)) {

@@ -42,9 +42,13 @@ struct ServedModel {
 
 class HttpServer {
  public:
-  // Binds, listens and answers from the moment it returns. Errors: kInvalidArgument (a setting,
-  // with its name in `where`), kNotFound or kInvalidFile (the key file), kUnavailable (cannot
-  // listen: address in use, no permission).
+  // Everything that can be wrong before there is a model: checks the settings, reads the key file,
+  // binds and listens. Connections wait until serve(), which is called once and answers from the
+  // moment it returns. Errors: kInvalidArgument (a setting, with its name in `where`), kNotFound or
+  // kInvalidFile (the key file), kUnavailable (cannot listen: address in use, no permission).
+  static Result<std::unique_ptr<HttpServer>> bind(const ServerConfig& config);
+  Status serve(ServedModel model);
+  // Both at once.
   static Result<std::unique_ptr<HttpServer>> start(const ServerConfig& config, ServedModel model);
   ~HttpServer();  // stop(0) when it was not called
 

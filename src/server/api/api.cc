@@ -194,7 +194,10 @@ Response Api::answer(const RequestHead& head) const {
       const bool ready = !context_->draining;
       w.begin_object().key("status").value(ready ? "ready" : "draining").end_object();
       Response response = json_response(w);
-      response.status = ready ? 200 : 503;
+      if (!ready) {
+        response.status = 503;
+        response.headers.emplace_back("retry-after", "1");
+      }
       return response;
     }
     case Route::kVersion:

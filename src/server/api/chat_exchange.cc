@@ -37,12 +37,12 @@ ApiError model_not_found(const ApiContext& context, std::string_view name) {
   return error;
 }
 
-ApiError from_engine(const Error& error) {
+// The engine speaks of tokens; the request's field is called messages.
+ApiError from_engine(Error error) {
+  const bool too_long = error.code == ErrorCode::kTooLarge;
+  if (too_long || error.where.starts_with("tokens")) error.where = "messages";
   ApiError out = api_error(error);
-  if (error.code == ErrorCode::kTooLarge) {
-    out.code = "context_length_exceeded";
-    out.param = "messages";
-  }
+  if (too_long) out.code = "context_length_exceeded";
   return out;
 }
 
@@ -151,7 +151,7 @@ void ChatExchange::prepare(http::Body body) {
     if (!request->model.empty() && !context_->knows_model(request->model))
       return fail_with(model_not_found(*context_, request->model));
     if (auto admitted = admit(std::move(*request)); !admitted)
-      fail_with(from_engine(admitted.error()));
+      fail_with(from_engine(std::move(admitted).error()));
   } catch (const std::exception& e) {
     log().error("chat request failed: {}", e.what());
     fail_with(http_error(503, "not enough memory for this request; try again"));

@@ -48,14 +48,12 @@ class WakeQueue {
 
 // What all connections of a transport share.
 struct Shared {
-  Shared(const ServerConfig& c, std::shared_ptr<HttpHandler> h)
-      : config(c),
-        handler(std::move(h)),
-        budget(std::make_shared<BodyBudget>(c.max_total_body_bytes)) {}
+  explicit Shared(const ServerConfig& c)
+      : config(c), budget(std::make_shared<BodyBudget>(c.max_total_body_bytes)) {}
   void exchange_ended();
 
   const ServerConfig config;
-  const std::shared_ptr<HttpHandler> handler;
+  std::shared_ptr<HttpHandler> handler;  // set before the first io thread starts
   const std::shared_ptr<BodyBudget> budget;
   TransportStats stats;
   std::atomic<bool> draining{false};

@@ -11,6 +11,7 @@
 #include <exception>
 #include <utility>
 
+#include "core/check.h"
 #include "core/log.h"
 #include "server/http/connection.h"
 
@@ -170,8 +171,7 @@ std::string_view Loop::date() {
 // --- HttpTransport
 
 struct HttpTransport::Impl {
-  Impl(const ServerConfig& config, std::shared_ptr<HttpHandler> handler)
-      : shared(std::make_shared<Shared>(config, std::move(handler))) {
+  explicit Impl(const ServerConfig& config) : shared(std::make_shared<Shared>(config)) {
     for (int i = 0; i < config.io_threads; ++i) loops.push_back(std::make_unique<Loop>(shared, i));
     acceptor.emplace(loops[0]->context());
     retry.emplace(loops[0]->context());
@@ -227,11 +227,10 @@ struct HttpTransport::Impl {
 HttpTransport::HttpTransport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpTransport::~HttpTransport() { close(); }
 
-Result<std::unique_ptr<HttpTransport>> HttpTransport::start(const ServerConfig& config,
-                                                            std::shared_ptr<HttpHandler> handler) {
+Result<std::unique_ptr<HttpTransport>> HttpTransport::bind(const ServerConfig& config) {
   try {
     raise_descriptor_limit(int64_t{config.max_connections} + 128);
-    auto impl = std::make_unique<Impl>(config, std::move(handler));
+    auto impl = std::make_unique<Impl>(config);
     beast::error_code ec;
     std::string host = config.host;
     if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
@@ -256,12 +255,29 @@ Result<std::unique_ptr<HttpTransport>> HttpTransport::start(const ServerConfig& 
       return fail(ErrorCode::kUnavailable, fmt::format("cannot listen: {}", ec.message()),
                   fmt::format("{}:{}", config.host, config.port));
     impl->endpoint = acceptor.local_endpoint(ec);
-    impl->accept_next();
-    for (const auto& loop : impl->loops) loop->start_thread();
     return std::unique_ptr<HttpTransport>(new HttpTransport(std::move(impl)));
   } catch (const std::exception& e) {
     return fail(ErrorCode::kUnavailable, fmt::format("cannot start: {}", e.what()), "server");
   }
+}
+
+Status HttpTransport::serve(std::shared_ptr<HttpHandler> handler) {
+  DEEPMINT_CHECK(impl_->shared->handler == nullptr && !impl_->closed);
+  impl_->shared->handler = std::move(handler);
+  try {
+    impl_->accept_next();
+    for (const auto& loop : impl_->loops) loop->start_thread();
+    return {};
+  } catch (const std::exception& e) {  // threads have run out
+    return fail(ErrorCode::kUnavailable, fmt::format("cannot start: {}", e.what()), "server");
+  }
+}
+
+Result<std::unique_ptr<HttpTransport>> HttpTransport::start(const ServerConfig& config,
+                                                            std::shared_ptr<HttpHandler> handler) {
+  DEEPMINT_TRY(transport, bind(config));
+  DEEPMINT_CHECK_OK(transport->serve(std::move(handler)));
+  return transport;
 }
 
 uint16_t HttpTransport::port() const { return impl_->endpoint.port(); }

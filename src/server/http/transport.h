@@ -98,7 +98,11 @@ struct TransportStats {
 
 class HttpTransport {
  public:
-  // Errors: kInvalidArgument (host), kUnavailable (cannot bind or listen).
+  // Listens without answering yet: connections wait in the system's queue until serve(), which is
+  // called once. Errors: kInvalidArgument (host), kUnavailable (cannot bind or listen).
+  static Result<std::unique_ptr<HttpTransport>> bind(const ServerConfig& config);
+  Status serve(std::shared_ptr<HttpHandler> handler);
+  // Both at once.
   static Result<std::unique_ptr<HttpTransport>> start(const ServerConfig& config,
                                                       std::shared_ptr<HttpHandler> handler);
   ~HttpTransport();  // close()
