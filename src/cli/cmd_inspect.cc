@@ -2,6 +2,7 @@
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
+#include "engine/load.h"
 #include "format/inspect.h"
 
 namespace deepmint::cli {
@@ -28,6 +29,15 @@ class Inspect : public Command {
   }
   Status run(const Config&, const Settings&) override {
     DEEPMINT_TRY(report, inspect_model(model_));
+    // A whole checkpoint is one that the other commands take. A lone .safetensors file is no model.
+    const bool is_model =
+        report.format.starts_with("GGUF") || std::filesystem::is_directory(model_);
+    if (report.whole() && is_model) {
+      if (auto ok = check_model(model_); !ok) {
+        report.problems.push_back(ok.error().str());
+        report.problem = std::move(ok).error();
+      }
+    }
     DEEPMINT_CHECK_OK(write_stdout(json_ ? to_json(report) + "\n" : to_text(report)));
     if (!report.whole()) return tl::unexpected(*report.problem);
     return {};

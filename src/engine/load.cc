@@ -121,11 +121,6 @@ Result<LoadedModel> load_gguf(const fs::path& path, LoadedModel loaded,
 
 // ---------------------------------------------------------------- Hugging Face folder
 
-bool is_file(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path, ignored);
-}
-
 Result<json::Value> read_json(const fs::path& path) {
   const auto at_path = [&](Error error) {
     if (error.code == ErrorCode::kInvalidArgument) error.code = ErrorCode::kInvalidFile;
@@ -215,7 +210,7 @@ Result<std::string> chat_template_of(const json::Value& config, const fs::path& 
 Result<LoadedModel> load_folder(const fs::path& folder, LoadedModel loaded,
                                 const LoadProgress& progress) {
   const fs::path config_path = folder / "config.json";
-  if (!is_file(config_path))
+  if (!name_exists(config_path))
     return fail(ErrorCode::kNotFound, "expected config.json in the model's folder, found none",
                 folder.string());
   DEEPMINT_TRY(config, read_json(config_path));
@@ -233,7 +228,7 @@ Result<LoadedModel> load_folder(const fs::path& folder, LoadedModel loaded,
                 config_path.string());
 
   std::future<TokenizerResult> tokenizer;
-  if (const fs::path path = folder / "tokenizer.json"; is_file(path))
+  if (const fs::path path = folder / "tokenizer.json"; name_exists(path))
     tokenizer = beside([path] { return Tokenizer::from_file(path); });
   auto model = load_dense_hf(folder, {.pool = loaded.pool, .progress = progress});
   if (tokenizer.valid()) {
@@ -246,16 +241,16 @@ Result<LoadedModel> load_folder(const fs::path& folder, LoadedModel loaded,
   loaded.model = std::move(*model);
 
   DEEPMINT_CHECK_OK(end_ids_at(config, config_path, loaded.end_ids));
-  if (const fs::path path = folder / "generation_config.json"; is_file(path)) {
+  if (const fs::path path = folder / "generation_config.json"; name_exists(path)) {
     DEEPMINT_TRY(generation, read_json(path));
     DEEPMINT_CHECK_OK(end_ids_at(generation, path, loaded.end_ids));
     DEEPMINT_CHECK_OK(hf_defaults(generation, path, loaded.default_sampling));
   }
-  if (const fs::path path = folder / "chat_template.jinja"; is_file(path)) {
+  if (const fs::path path = folder / "chat_template.jinja"; name_exists(path)) {
     DEEPMINT_TRY(file, MappedFile::open(path));
     loaded.chat_template.assign(reinterpret_cast<const char*>(file.bytes().data()),
                                 file.bytes().size());
-  } else if (const fs::path settings = folder / "tokenizer_config.json"; is_file(settings)) {
+  } else if (const fs::path settings = folder / "tokenizer_config.json"; name_exists(settings)) {
     DEEPMINT_TRY(tokenizer_config, read_json(settings));
     DEEPMINT_TRY(text, chat_template_of(tokenizer_config, settings));
     loaded.chat_template = std::move(text);
@@ -290,7 +285,41 @@ Result<LoadedModel> load_checked(const fs::path& path, const LoadOptions& option
   return whole;
 }
 
+Status check_gguf(const fs::path& path) {
+  DEEPMINT_TRY(file, GgufFile::open(path));
+  const auto architecture = file.string("general.architecture");
+  if (!architecture || !is_dense_architecture(*architecture)) return {};
+  DEEPMINT_CHECK_OK(check_dense_gguf(file));
+  if (file.find("tokenizer.ggml.model") == nullptr) return {};
+  auto spec = tokenizer_spec_from_gguf(file);
+  auto built = spec ? Tokenizer::create(std::move(*spec)) : tl::unexpected(spec.error());
+  if (!built) return tl::unexpected(std::move(built).error().at(path.string()));
+  return {};
+}
+
+Status check_folder(const fs::path& folder) {
+  DEEPMINT_TRY(config, read_json(folder / "config.json"));
+  const json::Value* names = config.find("architectures");
+  if (names == nullptr || !names->is_array() || names->items().empty() ||
+      !names->items()[0].is_string() || !is_dense_hf_architecture(names->items()[0].as_string()))
+    return {};
+  DEEPMINT_CHECK_OK(check_dense_hf(folder));
+  if (const fs::path path = folder / "tokenizer.json"; name_exists(path))
+    DEEPMINT_CHECK_OK(Tokenizer::from_file(path));
+  return {};
+}
+
 }  // namespace
+
+Status check_model(const std::filesystem::path& path) {
+  try {
+    std::error_code ignored;
+    return fs::is_directory(path, ignored) ? check_folder(path) : check_gguf(path);
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::kResourceExhausted, "the system refused memory for the check",
+                path.string());
+  }
+}
 
 Result<LoadedModel> load_model(const std::filesystem::path& path, const LoadOptions& options,
                                const LoadProgress& progress) {

@@ -48,12 +48,11 @@ std::vector<ExpectedTensor> expected(const DenseShape& s, const Names& names) {
     matrix(at(names.k), k, hidden);
     matrix(at(names.v), v, hidden);
     matrix(at(names.output), hidden, o);
-    if (s.qkv_bias || s.optional_bias) {
-      vector(at(names.q) + ".bias", q, s.qkv_bias);
-      vector(at(names.k) + ".bias", k, s.qkv_bias);
-      vector(at(names.v) + ".bias", v, s.qkv_bias);
+    if (s.qkv_bias) {
+      vector(at(names.q) + ".bias", q);
+      vector(at(names.k) + ".bias", k);
+      vector(at(names.v) + ".bias", v);
     }
-    if (s.output_bias || s.optional_bias) vector(at(names.output) + ".bias", hidden, s.output_bias);
     if (s.qk_norm) {
       vector(at(names.q_norm) + ".weight", u(s.key_dim));
       vector(at(names.k_norm) + ".weight", u(s.key_dim));
@@ -62,11 +61,6 @@ std::vector<ExpectedTensor> expected(const DenseShape& s, const Names& names) {
     matrix(at(names.gate), ffn, hidden);
     matrix(at(names.up), ffn, hidden);
     matrix(at(names.down), hidden, ffn);
-    if (s.mlp_bias) {
-      vector(at(names.gate) + ".bias", ffn);
-      vector(at(names.up) + ".bias", ffn);
-      vector(at(names.down) + ".bias", hidden);
-    }
   }
   vector(std::string(names.final_norm) + ".weight", hidden);
   matrix(std::string(names.head), vocab, hidden, s.head_required);

@@ -24,10 +24,7 @@ struct DenseShape {
   int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0, ffn = 0,
           vocab = 0;
   int64_t rope_dims = 0;
-  bool qkv_bias = false;       // required; else not expected, unless optional_bias
-  bool optional_bias = false;  // biases of q, k, v and the output may be there
-  bool output_bias = false;    // required bias of the attention output
-  bool mlp_bias = false;
+  bool qkv_bias = false;  // of every layer, or of none
   bool qk_norm = false;
   bool head_required = false;  // an own head: output.weight, lm_head.weight
 };

@@ -251,8 +251,7 @@ void inspect_gguf(InspectReport& report) {
   if (const auto value_dim = integer("attention.value_length");
       value_dim && *value_dim >= 1 && *value_dim <= kMaxDenseDimension)
     shape->value_dim = *value_dim;
-  shape->qkv_bias = report.architecture == "qwen2";
-  shape->optional_bias = report.architecture == "llama";
+  shape->qkv_bias = report.architecture == "qwen2" || file.tensor("blk.0.attn_q.bias") != nullptr;
   shape->qk_norm = report.architecture == "qwen3";
   check_tensors(report, expected_gguf_tensors(*shape), file.tensors());
 }
@@ -261,8 +260,7 @@ void inspect_gguf(InspectReport& report) {
 
 // One JSON file; nullopt when it is absent or damaged (then noted).
 std::optional<json::Value> read_json(InspectReport& report, const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) return std::nullopt;
+  if (!name_exists(path)) return std::nullopt;
   const auto file = noted(report, MappedFile::open(path));
   if (!file) return std::nullopt;
   auto value =
@@ -414,8 +412,7 @@ void hf_tokenizer(InspectReport& report, const fs::path& folder) {
   }
   tokenizer.pre = pre_tokenizer_types(file->find("pre_tokenizer"));
 
-  std::error_code ignored;
-  tokenizer.chat_template = fs::exists(folder / "chat_template.jinja", ignored);
+  tokenizer.chat_template = name_exists(folder / "chat_template.jinja");
   if (const auto config = read_json(report, folder / "tokenizer_config.json")) {
     tokenizer.chat_template |=
         config->find("chat_template") != nullptr && !config->find("chat_template")->is_null();
@@ -489,10 +486,7 @@ void inspect_safetensors(InspectReport& report, bool is_folder) {
     return fmt::format("{}: {}", (report.path / "config.json").string(), quote_name(name));
   });
   if (!shape) return;
-  const bool attention_bias = members.boolean("attention_bias").value_or(false);
-  shape->qkv_bias = family == "qwen2" || attention_bias;
-  shape->output_bias = family != "qwen2" && attention_bias;
-  shape->mlp_bias = family == "llama" && members.boolean("mlp_bias").value_or(false);
+  shape->qkv_bias = family == "qwen2";
   shape->qk_norm = family == "qwen3";
   shape->head_required = !*report.dimensions.tied;
   check_tensors(report, expected_hf_tensors(*shape), opened->tensors());
@@ -512,7 +506,7 @@ Result<InspectReport> inspect_model(const std::filesystem::path& path) {
   if (fs::is_directory(status)) {
     bool is_model = false;
     for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json"})
-      is_model |= fs::exists(path / name, error);
+      is_model |= name_exists(path / name);
     if (!is_model)
       return fail(ErrorCode::kInvalidFile,
                   "expected config.json and model.safetensors in the folder, found neither",

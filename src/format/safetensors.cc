@@ -224,9 +224,11 @@ struct Index {
   std::vector<std::string> files;  // sorted
 };
 
-// A file name from an index must stay in the folder of that index.
+// A file name from an index must stay in the folder of that index, and in the line of an error that
+// names it.
 bool is_plain_file_name(std::string_view name) {
-  return name.size() <= 255 && name.ends_with(".safetensors") && name.front() != '.' &&
+  return name.size() <= 255 && printable(name) == name && name.ends_with(".safetensors") &&
+         name.front() != '.' &&
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
@@ -305,8 +307,8 @@ Result<SafetensorsModel> SafetensorsModel::open(const std::filesystem::path& fil
   fs::path file = file_or_folder;
   if (fs::is_directory(file_or_folder, ignored)) {
     file = file_or_folder / kIndexFile;
-    if (!fs::exists(file, ignored)) file = file_or_folder / kSingleFile;
-    if (!fs::exists(file, ignored))
+    if (!name_exists(file)) file = file_or_folder / kSingleFile;
+    if (!name_exists(file))
       return fail(ErrorCode::kNotFound,
                   fmt::format("expected {} or {}, found neither", kSingleFile, kIndexFile),
                   file_or_folder.string());

@@ -309,8 +309,8 @@ TEST_F(ShardedSafetensors, FileNamesStayInTheFolder) {
   std::filesystem::create_directory(folder_ / "sub");
   SafetensorsWriter().tensor("a", "U8", {1}, "a").write(folder_ / "sub/x.safetensors");
   for (const char* name : {"../x.safetensors", "sub/x.safetensors", "/etc/passwd", "/x.safetensors",
-                           "sub\\x.safetensors", "..", ".", "", ".safetensors", "x.bin",
-                           "./x-1.safetensors", "x.safetensors/"}) {
+                           "x\x7f.safetensors", "x\n.safetensors", "sub\\x.safetensors", "..", ".",
+                           "", ".safetensors", "x.bin", "./x-1.safetensors", "x.safetensors/"}) {
     index({{"a", name}});
     EXPECT_NE(error().find("expected the name of a .safetensors file in the same folder"),
               std::string::npos)

@@ -460,8 +460,7 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_file(const std::filesys
   for (const auto& [name, apply] : {std::pair{"tokenizer_config.json", &apply_tokenizer_config},
                                     {"generation_config.json", &apply_generation_config}}) {
     const std::filesystem::path beside = path.parent_path() / name;
-    std::error_code ignored;
-    if (!std::filesystem::exists(beside, ignored)) continue;
+    if (!name_exists(beside)) continue;
     DEEPMINT_TRY(config, read_json(beside));
     if (auto status = apply(config, *spec); !status)
       return at_path(std::move(status).error(), beside);

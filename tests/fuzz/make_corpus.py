@@ -196,6 +196,7 @@ def hf_folder_seeds():
         "no-index": parts(config),
         "missing-tensor": parts({**config, "num_hidden_layers": 2}, index),
         "traversal": parts(config, {"weight_map": {"a": "../a.safetensors"}}),
+        "control-name": parts(config, {"weight_map": {"a": "a\x7f.safetensors"}}),
         "no-config": parts(None, index),
     }
 

@@ -38,4 +38,9 @@ Result<std::shared_ptr<Model>> load_dense_gguf(std::shared_ptr<const GgufFile> f
 Result<std::shared_ptr<Model>> load_dense_hf(const std::filesystem::path& folder,
                                              const DenseLoadOptions& options);
 
+// What these would refuse, without reading a weight: settings, and each tensor's presence, type and
+// shape.
+Status check_dense_gguf(const GgufFile& file);
+Status check_dense_hf(const std::filesystem::path& folder);
+
 }  // namespace deepmint

@@ -15,15 +15,21 @@ bool is_dense_hf_architecture(std::string_view a) {
   return a == "LlamaForCausalLM" || a == "Qwen2ForCausalLM" || a == "Qwen3ForCausalLM";
 }
 
-Result<std::shared_ptr<Model>> load_dense_hf(const std::filesystem::path& folder,
-                                             const DenseLoadOptions& options) {
+namespace {
+
+struct Opened {
+  dense::Config config;
+  dense::Source source;
+};
+
+Result<Opened> open_folder(const std::filesystem::path& folder) {
   const std::filesystem::path config_path = folder / "config.json";
   DEEPMINT_TRY(text, MappedFile::open(config_path));
   const auto bytes = text.bytes();
   auto json = json::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   if (!json) {
     json.error().code = ErrorCode::kInvalidFile;  // a file, not a caller's text
-    return at(Result<std::shared_ptr<Model>>(tl::unexpected(std::move(json).error())), config_path);
+    return at(Result<Opened>(tl::unexpected(std::move(json).error())), config_path);
   }
   if (!json->is_object())
     return fail(ErrorCode::kInvalidFile,
@@ -39,7 +45,20 @@ Result<std::shared_ptr<Model>> load_dense_hf(const std::filesystem::path& folder
                        .files = {},
                        .owner = model};
   for (const MappedFile& file : model->files()) source.files.push_back(&file);
-  return at(dense::build(std::move(config), source, options), folder);
+  return Opened{std::move(config), std::move(source)};
+}
+
+}  // namespace
+
+Status check_dense_hf(const std::filesystem::path& folder) {
+  DEEPMINT_TRY(opened, open_folder(folder));
+  return at(dense::check_weights(opened.config, opened.source), folder);
+}
+
+Result<std::shared_ptr<Model>> load_dense_hf(const std::filesystem::path& folder,
+                                             const DenseLoadOptions& options) {
+  DEEPMINT_TRY(opened, open_folder(folder));
+  return at(dense::build(std::move(opened.config), opened.source, options), folder);
 }
 
 }  // namespace deepmint

@@ -390,6 +390,11 @@ Result<Weights> pack_weights(const Config& c, const Source& source, const AllTen
 
 }  // namespace
 
+Status check_weights(const Config& config, const Source& source) {
+  DEEPMINT_CHECK_OK(check_tensors(config, source));
+  return {};
+}
+
 Result<Weights> load_weights(const Config& config, const Source& source, ThreadPool& pool,
                              const std::function<void(double)>& progress) {
   DEEPMINT_TRY(all, check_tensors(config, source));

@@ -68,5 +68,6 @@ struct Weights {
 // tensor's name, what was expected and what was found.
 Result<Weights> load_weights(const Config& config, const Source& source, ThreadPool& pool,
                              const std::function<void(double)>& progress);
+Status check_weights(const Config& config, const Source& source);  // the checks alone
 
 }  // namespace deepmint::dense
