@@ -1,4 +1,5 @@
 // The contract, end to end: a row's logits and state bytes depend on its own sequence alone.
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -72,71 +73,141 @@ std::string name_of(const TinyModel& t) {
          std::to_string(t.head_dim);
 }
 
+void expect_chunked_equals_whole(Harness& h, const std::string& name) {
+  const auto ids = random_ids(200, h.vocab(), 3);
+  std::vector<BlockId> blocks;
+  const auto whole = h.run(ids, ids.size(), &blocks);
+  const std::string state = h.state(blocks);
+  for (const float v : whole) ASSERT_TRUE(std::isfinite(v));
+  for (const size_t chunk : {1, 2, 3, 7, 64, 127, 128}) {
+    h.poison();
+    expect_same(whole, h.run(ids, chunk, &blocks), name + " chunk " + std::to_string(chunk));
+    EXPECT_EQ(state, h.state(blocks)) << name << " chunk " << chunk;
+  }
+}
+
 TEST(DenseInvariance, ChunkedEqualsWhole) {
   for (const TinyModel& tiny : shapes()) {
     Harness h = tiny_harness(tiny);
-    const auto ids = random_ids(200, h.vocab(), 3);
-    std::vector<BlockId> blocks;
-    const auto whole = h.run(ids, ids.size(), &blocks);
-    const std::string state = h.state(blocks);
-    for (const float v : whole) ASSERT_TRUE(std::isfinite(v));
-    for (const size_t chunk : {1, 2, 3, 7, 64, 127, 128}) {
-      h.poison();
-      expect_same(whole, h.run(ids, chunk, &blocks),
-                  name_of(tiny) + " chunk " + std::to_string(chunk));
-      EXPECT_EQ(state, h.state(blocks)) << name_of(tiny) << " chunk " << chunk;
+    expect_chunked_equals_whole(h, name_of(tiny));
+  }
+}
+
+void expect_batched_equals_alone(Harness& h, const std::string& name) {
+  const auto ids = random_ids(70, h.vocab(), 4);
+  const auto alone = h.run(ids, ids.size());
+  testing::Random random(17);
+  for (const size_t companions : {1, 2, 3, 7, 15, 31, 63}) {
+    h.poison();
+    // The sequence up to its last token, then that token between companions that decode, prefill
+    // or are poisoned.
+    const auto blocks = h.table(70);
+    std::vector<Row> rows;
+    for (int i = 0; i < 69; ++i)
+      rows.push_back({.position = i, .token = ids[static_cast<size_t>(i)]});
+    h.step(rows, {{.blocks = blocks}});
+    const size_t place = random.below(companions + 1);
+    std::vector<std::vector<BlockId>> tables;
+    rows.clear();
+    size_t logit_row = 0, n_logits = 0;
+    for (size_t s = 0; s <= companions; ++s) {
+      if (s == place) {
+        tables.push_back(blocks);
+        rows.push_back({.sequence = static_cast<uint32_t>(s),
+                        .position = 69,
+                        .token = ids[69],
+                        .needs_logits = true});
+        logit_row = n_logits++;
+        continue;
+      }
+      const int start = static_cast<int>(random.below(130)),
+                n = 1 + static_cast<int>(random.below(random.below(3) == 0 ? 40 : 2));
+      tables.push_back(h.table(start + n));  // its earlier positions were never written: NaN
+      for (int i = 0; i < n; ++i) {
+        const bool wants = random.below(2) == 0;
+        n_logits += wants ? 1 : 0;
+        rows.push_back({.sequence = static_cast<uint32_t>(s),
+                        .position = start + i,
+                        .token = static_cast<TokenId>(random.below(h.vocab())),
+                        .needs_logits = wants});
+      }
     }
+    std::vector<SequenceRef> sequences;
+    for (const auto& t : tables) sequences.push_back({.blocks = t});
+    const auto logits = h.step(rows, sequences);
+    expect_same(row_of(alone, 69, h.vocab()), row_of(logits, logit_row, h.vocab()),
+                name + " with " + std::to_string(companions) + " companions");
   }
 }
 
 TEST(DenseInvariance, BatchedEqualsAlone) {
   for (const TinyModel& tiny : shapes()) {
     Harness h = tiny_harness(tiny, 2, 400);
-    const auto ids = random_ids(70, h.vocab(), 4);
-    const auto alone = h.run(ids, ids.size());
-    testing::Random random(17);
-    for (const size_t companions : {1, 2, 3, 7, 15, 31, 63}) {
-      h.poison();
-      // The sequence up to its last token, then that token between companions that decode, prefill
-      // or are poisoned.
-      const auto blocks = h.table(70);
-      std::vector<Row> rows;
-      for (int i = 0; i < 69; ++i)
-        rows.push_back({.position = i, .token = ids[static_cast<size_t>(i)]});
-      h.step(rows, {{.blocks = blocks}});
-      const size_t place = random.below(companions + 1);
-      std::vector<std::vector<BlockId>> tables;
-      rows.clear();
-      size_t logit_row = 0, n_logits = 0;
-      for (size_t s = 0; s <= companions; ++s) {
-        if (s == place) {
-          tables.push_back(blocks);
-          rows.push_back({.sequence = static_cast<uint32_t>(s),
-                          .position = 69,
-                          .token = ids[69],
-                          .needs_logits = true});
-          logit_row = n_logits++;
-          continue;
-        }
-        const int start = static_cast<int>(random.below(130)),
-                  n = 1 + static_cast<int>(random.below(random.below(3) == 0 ? 40 : 2));
-        tables.push_back(h.table(start + n));  // its earlier positions were never written: NaN
-        for (int i = 0; i < n; ++i) {
-          const bool wants = random.below(2) == 0;
-          n_logits += wants ? 1 : 0;
-          rows.push_back({.sequence = static_cast<uint32_t>(s),
-                          .position = start + i,
-                          .token = static_cast<TokenId>(random.below(h.vocab())),
-                          .needs_logits = wants});
-        }
-      }
-      std::vector<SequenceRef> sequences;
-      for (const auto& t : tables) sequences.push_back({.blocks = t});
-      const auto logits = h.step(rows, sequences);
-      expect_same(row_of(alone, 69, h.vocab()), row_of(logits, logit_row, h.vocab()),
-                  name_of(tiny) + " with " + std::to_string(companions) + " companions");
-    }
+    expect_batched_equals_alone(h, name_of(tiny));
   }
+}
+
+// A model whose head is the fast kernel that this program must not have: K is split among as many
+// partial sums as there are rows, so that a row's bits depend on its company.
+class SplitByRows : public Model {
+ public:
+  SplitByRows(std::shared_ptr<Model> model, const GgufFile& file) : model_(std::move(model)) {
+    const TensorView& head = *file.tensor("token_embd.weight");
+    head_.resize(static_cast<size_t>(head.elements()));
+    std::memcpy(head_.data(), head.bytes.data(), head.bytes.size());
+  }
+  const ModelInfo& info() const override { return model_->info(); }
+  std::span<const StatePart> state_parts() const override { return model_->state_parts(); }
+  Status reserve(size_t rows, size_t logit_rows) override {
+    return model_->reserve(rows, logit_rows);
+  }
+  Status forward(const StepInput& input, std::span<float> logits, Tap*) override {
+    LastNorm last;
+    DEEPMINT_CHECK_OK(model_->forward(input, logits, &last));
+    const size_t k = last.width, vocab = static_cast<size_t>(info().vocab_size);
+    const size_t parts = std::min(input.rows.size(), k);
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const float *x = last.values.data() + i / vocab * k, *w = head_.data() + i % vocab * k;
+      float sum = 0;
+      for (size_t part = 0; part < parts; ++part) {
+        float partial = 0;
+        for (size_t j = k * part / parts; j < k * (part + 1) / parts; ++j) partial += x[j] * w[j];
+        sum += partial;
+      }
+      logits[i] = sum;
+    }
+    return {};
+  }
+
+ private:
+  struct LastNorm : Tap {
+    void sublayer(int, std::string_view name, std::span<const float> v, size_t w) override {
+      if (name != "norm") return;
+      values.assign(v.begin(), v.end());
+      width = w;
+    }
+    std::vector<float> values;
+    size_t width = 0;
+  };
+  std::shared_ptr<Model> model_;
+  std::vector<float> head_;
+};
+
+// Negative control: the tests above must see it, or they prove nothing.
+TEST(DenseInvariance, ABatchDependentKernelIsFound) {
+  testing::GgufWriter writer = testing::tiny_gguf({.hidden = 256});
+  const auto file = write_and_open(writer);
+  auto loaded = load_dense_gguf(file, {.pool = std::make_shared<ThreadPool>(1)});
+  ASSERT_TRUE(loaded) << loaded.error().str();
+  Harness h(std::make_shared<SplitByRows>(*loaded, *file), 400);
+  const auto failures = [&](void (*check)(Harness&, const std::string&)) {
+    ::testing::TestPartResultArray results;
+    const ::testing::ScopedFakeTestPartResultReporter intercept(&results);
+    check(h, "split by rows");
+    return results.size();
+  };
+  EXPECT_EQ(failures(expect_chunked_equals_whole), 7);  // of 7 ways to cut the prompt
+  EXPECT_EQ(failures(expect_batched_equals_alone), 7);  // of 7 companies
 }
 
 TEST(DenseInvariance, ThreadsDoNotMatter) {
