@@ -14,6 +14,7 @@
 #include "cli/conversation.h"
 #include "cli/line_reader.h"
 #include "cli/open_model.h"
+#include "cli/prompt.h"
 #include "cli/reply.h"
 #include "cli/reply_json.h"
 #include "cli/terminal.h"
@@ -81,7 +82,7 @@ class Session {
     if (auto ok = reply(); !ok) {
       conversation_.take_back();
       if (stdout_failed_) return ok;
-      Error error = std::move(ok).error();
+      Error error = in_option(std::move(ok).error(), "the conversation");
       if (error.code == ErrorCode::kTooLarge) error.message += "; /reset starts over";
       report(error);
     }

@@ -124,8 +124,11 @@ Status Run::run(const Config& config, const Settings&) {
       return write_stdout(fmt::format("{}{}", std::exchange(first, false) ? "" : " ", id));
     };
   }
-  DEEPMINT_TRY(reply, generate(*open.engine, tokenizer, std::move(request), options));
+  auto generated = generate(*open.engine, tokenizer, std::move(request), options);
   progress.clear();
+  if (!generated)
+    return tl::unexpected(in_option(std::move(generated).error(), ids_ ? "--ids" : "--prompt"));
+  const Reply& reply = *generated;
   if (json_) {
     DEEPMINT_CHECK_OK(write_stdout(reply_json(reply, open) + "\n"));
   } else {

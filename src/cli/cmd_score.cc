@@ -261,8 +261,9 @@ Status Score::run(const Config& config, const Settings&) {
   request.tokens = ids;
   request.max_tokens = 0;
   request.want_prompt_logits = true;
-  DEEPMINT_TRY(ticket, open.engine->submit(std::move(request), sink));
-  const Status scored = sink->wait(*ticket);
+  const auto ticket = open.engine->submit(std::move(request), sink);
+  if (!ticket) return tl::unexpected(in_option(ticket.error(), ids_ ? "--ids" : "--text"));
+  const Status scored = sink->wait(**ticket);
   progress.clear();
   DEEPMINT_CHECK_OK(scored);
   if (file) DEEPMINT_CHECK_OK(file->close());

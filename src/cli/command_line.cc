@@ -30,7 +30,7 @@ bool looks_like_option(const std::string& argument) {
 bool is_flag(const Option& option) { return option.kind.empty() && !option.is_positional; }
 bool is_bool_setting(const Option& option) { return option.kind == "BOOL"; }
 
-void add_to(CLI::App& app, const Option& option) {
+void add_to(CLI::App& app, const Option& option, std::optional<Error>& wrong_flag) {
   // CLI11 collects the occurrences and hands them over in order; of a single-valued option the last
   // one counts.
   const auto deliver = [&option](const CLI::results_t& values) {
@@ -44,9 +44,15 @@ void add_to(CLI::App& app, const Option& option) {
   if (is_flag(option) || is_bool_setting(option)) {
     // "--json" or "--json=false"; the value of a setting is checked where it is assigned.
     app.add_option(option.names,
-                   [deliver, plain = is_flag(option)](const CLI::results_t& values) {
-                     if (plain && values.back() != "true" && values.back() != "false") return false;
-                     return deliver(values);
+                   [deliver, &option, &wrong_flag](const CLI::results_t& values) {
+                     const std::string& value = values.back();
+                     if (!is_flag(option) || value == "true" || value == "false")
+                       return deliver(values);
+                     wrong_flag = Error{ErrorCode::kInvalidArgument,
+                                        fmt::format("expected true, false or no value, found {}",
+                                                    quote_name(value)),
+                                        option_names(option).back()};
+                     return false;
                    })
         ->expected(0)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -78,6 +84,20 @@ std::vector<std::string> split_empty_values(const std::vector<std::string>& args
     }
   }
   return out;
+}
+
+// The last argument is an option that takes a value, and there is none.
+Error missing_value(const std::string& argument, const Options& options,
+                    const std::string& command) {
+  for (const Option& option : options.all()) {
+    const std::vector<std::string> names = option_names(option);
+    if (std::find(names.begin(), names.end(), argument) != names.end())
+      return Error{ErrorCode::kInvalidArgument,
+                   fmt::format("expected {} {}, found no {}", argument, option.kind, option.kind),
+                   command};
+  }
+  return Error{ErrorCode::kInvalidArgument,
+               fmt::format("expected a value after {}", quote_name(argument)), command};
 }
 
 Error unexpected(const std::string& argument, const std::vector<std::string>& known,
@@ -144,8 +164,9 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& args,
   CLI::App app;
   app.set_help_flag();
   app.allow_extras();
+  std::optional<Error> wrong_flag;
   for (const Option& option : options.all()) {
-    add_to(app, option);
+    add_to(app, option, wrong_flag);
     if (!option.is_positional)
       for (std::string& n : option_names(option)) known.push_back(std::move(n));
   }
@@ -153,9 +174,10 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& args,
     std::vector<std::string> reversed = split_empty_values(args, known);
     std::reverse(reversed.begin(), reversed.end());  // CLI11 takes the arguments from the back
     app.parse(reversed);
-  } catch (const CLI::ArgumentMismatch& e) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("expected a value: {}", e.what()), name);
+  } catch (const CLI::ArgumentMismatch&) {
+    return tl::unexpected(missing_value(args.back(), options, name));
   } catch (const CLI::ParseError& e) {
+    if (wrong_flag) return tl::unexpected(*std::move(wrong_flag));
     return fail(ErrorCode::kInvalidArgument, e.what(), name);
   }
   if (help) return page(command_page(*command, options));

@@ -114,8 +114,14 @@ TEST(CommandLine, WrongUseIsOneLine) {
   EXPECT_EQ(p.error({"run", "a", "b", "c"}), "deepmint run: unexpected argument \"c\"");
   EXPECT_EQ(p.error({"run", "--", "m", "n", "-p", "x"}),
             "deepmint run: unexpected argument \"-p\"");
-  EXPECT_THAT(p.error({"run", "m", "-p"}), HasSubstr("expected a value: --prompt"));
-  EXPECT_NE(p.error({"run", "m", "--json=maybe"}), "no error");
+  EXPECT_THAT(p.error({"run", "m", "-p"}),
+              HasSubstr("deepmint run: expected -p TEXT, found no TEXT"));
+  EXPECT_EQ(p.error({"run", "m", "--stop", "a", "--prompt"}),
+            "deepmint run: expected --prompt TEXT, found no TEXT");
+  EXPECT_EQ(p.error({"run", "m", "--temperature"}),
+            "deepmint run: expected --temperature X, found no X");
+  EXPECT_EQ(p.error({"run", "m", "--json=maybe"}),
+            "--json: expected true, false or no value, found \"maybe\"");
   EXPECT_EQ(p.error({"run", "m", "--json=false"}), "no error");
   EXPECT_EQ(p.error({"run", "--", "--json"}), "no error");
   EXPECT_EQ(p.run->model, "--json");

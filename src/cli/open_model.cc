@@ -7,25 +7,41 @@
 #include <filesystem>
 
 #include "cli/terminal.h"
+#include "core/log.h"
+#include "core/thread_pool.h"
 #include "engine/gguf_tokenizer.h"
 #include "format/gguf.h"
 
 namespace deepmint::cli {
 
+namespace {
+
+// The threads of the pool wait for each other many times in a step: when two of them share a CPU, a
+// step takes tens of times as long.
+int32_t usable_threads(int32_t wanted) {
+  const int32_t cpus = logical_cpus();
+  if (wanted <= cpus) return wanted;
+  log().warn("{} threads were asked for, {} CPUs are there: taking {}", wanted, cpus, cpus);
+  return cpus;
+}
+
+}  // namespace
+
 Result<OpenModel> open_model(const std::string& path, const Config& config, int32_t requests) {
   const auto start = std::chrono::steady_clock::now();
+  EngineConfig engine_config = config.engine;
+  engine_config.max_running = std::min(engine_config.max_running, requests);
+  DEEPMINT_CHECK_OK(check_engine_config(engine_config));
   OpenModel open;
   open.path = path;
   std::filesystem::path named = path;
   if (!named.has_filename()) named = named.parent_path();  // "folder/"
   Progress progress("loading " + named.filename().string());
-  auto loaded = load_model(path, {.threads = config.cpu.threads},
+  auto loaded = load_model(path, {.threads = usable_threads(config.cpu.threads)},
                            [&](double fraction) { progress.update(fraction); });
   progress.clear();
   if (!loaded) return tl::unexpected(std::move(loaded).error());
   open.loaded = std::move(*loaded);
-  EngineConfig engine_config = config.engine;
-  engine_config.max_running = std::min(engine_config.max_running, requests);
   DEEPMINT_TRY(engine, make_engine(open.loaded, engine_config));
   open.engine = std::move(engine);
   open.load_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -59,7 +75,7 @@ Result<std::shared_ptr<const Tokenizer>> open_tokenizer(const std::string& path)
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) {
     const fs::path file = fs::path(path) / "tokenizer.json";
-    if (!fs::exists(file, ignored))
+    if (!name_exists(file))
       return fail(ErrorCode::kNotFound, "expected a tokenizer (tokenizer.json), found none", path);
     return Tokenizer::from_file(file);
   }

@@ -22,25 +22,41 @@ Result<std::string> text_or_stdin(const std::string& argument) {
 
 Result<std::vector<TokenId>> parse_ids(const std::string& argument, std::string_view option) {
   DEEPMINT_TRY(text, text_or_stdin(argument));
-  constexpr std::string_view kSeparators = ", \t\r\n";
+  constexpr std::string_view kWhite = " \t\r\n";
   std::vector<TokenId> ids;
-  for (size_t begin = text.find_first_not_of(kSeparators); begin != std::string::npos;) {
-    const size_t end = std::min(text.find_first_of(kSeparators, begin), text.size());
+  const auto wrong = [&](std::string_view found) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("expected token ids such as 1,2,3, found {} at entry {}",
+                            found.empty() ? "nothing" : quote_name(found), ids.size() + 1),
+                std::string(option));
+  };
+  // One comma, white space or both part two ids; a comma with no id on one side of it is a slip.
+  bool after_comma = false;
+  for (size_t begin = text.find_first_not_of(kWhite); begin != std::string::npos;) {
+    const size_t end = std::min(text.find_first_of(", \t\r\n", begin), text.size());
     TokenId id = 0;
     const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, id);
     if (error != std::errc() || stop != text.data() + end || id < 0)
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("expected token ids such as 1,2,3, found {} at entry {}",
-                              quote_name(std::string_view(text).substr(begin, end - begin)),
-                              ids.size() + 1),
-                  std::string(option));
+      return wrong(std::string_view(text).substr(begin, end - begin));
     ids.push_back(id);
-    begin = text.find_first_not_of(kSeparators, end);
+    begin = text.find_first_not_of(kWhite, end);
+    after_comma = begin != std::string::npos && text[begin] == ',';
+    if (after_comma) begin = text.find_first_not_of(kWhite, begin + 1);
   }
+  if (after_comma) return wrong({});
   if (ids.empty())
     return fail(ErrorCode::kInvalidArgument, "expected at least one token id, found none",
                 std::string(option));
   return ids;
+}
+
+Error in_option(Error error, std::string_view option) {
+  constexpr std::string_view kTokens = "tokens";
+  if (!error.where.starts_with(kTokens)) return error;
+  std::string rest = error.where.substr(kTokens.size());
+  if (!rest.empty() && rest.front() != '[') return error;
+  error.where = std::string(option) + std::move(rest);
+  return error;
 }
 
 std::vector<TokenId> plain_ids(const Tokenizer& tokenizer, std::string_view text,

@@ -16,9 +16,12 @@ namespace deepmint::cli {
 // "-" reads standard input to its end; anything else is the text itself.
 Result<std::string> text_or_stdin(const std::string& argument);
 
-// "1,2,3" or "1 2 3" (commas, white space); "-" reads standard input. At least one id. Errors name
-// `option` and the entry.
+// "1,2,3" or "1 2 3" (one comma, white space or both between two); "-" reads standard input. At
+// least one id. Errors name `option` and the entry.
 Result<std::vector<TokenId>> parse_ids(const std::string& argument, std::string_view option);
+
+// The engine says "tokens" and "tokens[3]"; whoever called the program gave them as `option`.
+Error in_option(Error error, std::string_view option);
 
 // Text without a chat template, framed by begin and end tokens where the tokenizer asks for them.
 // With allow_control, control strings in it ("<|im_end|>") are control tokens; else they are text.

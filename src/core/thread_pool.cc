@@ -3,6 +3,7 @@
 #include <immintrin.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <set>
@@ -106,22 +107,33 @@ void ThreadPool::run_erased(size_t count, size_t grain, Call call, void* body) {
   }
 }
 
-int physical_cores() {
+namespace {
+
+// Empty when the system does not say.
+std::vector<int> allowed_cpus() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return 1;
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &allowed)) cpus.push_back(cpu);
+  return cpus;
+}
+
+}  // namespace
+
+int logical_cpus() { return std::max(1, static_cast<int>(allowed_cpus().size())); }
+
+int physical_cores() {
   std::set<std::string> cores;
-  int logical = 0;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed)) continue;
-    ++logical;
+  const std::vector<int> cpus = allowed_cpus();
+  for (const int cpu : cpus) {
     const std::string base = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
     std::ifstream file(base + "thread_siblings_list");
     std::string siblings;
     if (std::getline(file, siblings)) cores.insert(siblings);
   }
-  const int n = cores.empty() ? logical : static_cast<int>(cores.size());
-  return n < 1 ? 1 : n;
+  return std::max(1, static_cast<int>(cores.empty() ? cpus.size() : cores.size()));
 }
 
 }  // namespace deepmint

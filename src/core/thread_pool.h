@@ -45,6 +45,8 @@ class ThreadPool {
   int n_threads_;
 };
 
+// Of the CPUs that this process may run on: cores, and hardware threads.
 int physical_cores();
+int logical_cpus();
 
 }  // namespace deepmint

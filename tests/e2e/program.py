@@ -164,5 +164,9 @@ class Server:
     def stop(self, number=signal.SIGTERM, timeout=30):
         """Exit code and standard error after a signal."""
         self.process.send_signal(number)
+        return self.wait(timeout)
+
+    def wait(self, timeout=30):
+        """Exit code and standard error of a server that ends by itself."""
         _, err = self.process.communicate(timeout=timeout)
         return self.process.returncode, err

@@ -57,6 +57,29 @@ def test_the_model_has_the_name_that_was_given(model):
             assert post(server.url, {"model": name, "messages": [{"role": "user", "content": "a"}], "max_tokens": 2})["choices"]
 
 
+def test_a_model_file_cut_short_under_the_server_ends_in_one_line(model):
+    with Server(model, "--log-level", "off") as server:
+        assert post(server.url, {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2})["choices"]
+        with open(model, "r+b") as file:       # not a rename: the mapping loses its pages
+            file.truncate(0)
+        with pytest.raises(OSError):
+            post(server.url, {"messages": [{"role": "user", "content": "b"}], "max_tokens": 2})
+        code, log = server.wait()
+    assert code == 1
+    assert log.count("\n") == 1 and log.startswith(f"deepmint: {model}: expected the file to stay as it was"), log
+
+
+def test_a_model_file_replaced_by_renaming_changes_nothing(model, tmp_path):
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 8, "seed": 1}
+    with Server(model, "--log-level", "off") as server:
+        before = post(server.url, body)["choices"]
+        other = tmp_path / "other"
+        other.write_bytes(bytes(100))
+        other.replace(model)
+        assert post(server.url, body)["choices"] == before
+        assert server.stop() == (0, "")
+
+
 def test_sampling_settings_are_the_defaults_of_requests():
     with Server(smollm2(), "--temperature", "0", "--max-tokens", "7") as server:
         body = {"model": "default", "messages": [{"role": "user", "content": "Tell me a story."}]}

@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import socket
 
@@ -55,7 +56,8 @@ def test_commands_and_options(model):
     bad("run", model, "--promt", "x", says=['unknown option "--promt"', 'did you mean "--prompt"?'])
     bad("run", says=["expected MODEL"])
     bad("run", model, says=["-p TEXT", "--ids"])
-    bad("run", model, "-p", says=["expected a value"])
+    bad("run", model, "-p", says=["deepmint run: expected -p TEXT, found no TEXT"])
+    bad("run", model, "-p", "a", "--json=x", says=['--json: expected true, false or no value, found "x"'])
     bad("run", model, "-p", "a", "--ids", "1", says=["both"])
     bad("run", model, "--ids", "1", "--system", "x", says=["--system"])
     bad("run", model, "-p", "a", "extra", says=['unexpected argument "extra"'])
@@ -74,19 +76,26 @@ def test_commands_and_options(model):
     ("--top-p", "1.5"), ("--top-p", "nan"), ("--top-k", "-1"), ("--top-k", "2.5"), ("--min-p", "2"), ("--seed", "-1"),
     ("--seed", "99999999999999999999"), ("--max-tokens", "-2"), ("--threads", "-1"), ("--threads", "x"), ("--repetition-penalty", "0"),
     ("--frequency-penalty", "nan"), ("--presence-penalty", "inf"), ("--cpu-isa", "sse9"), ("--log-level", "loud"), ("--kv-bytes", "2XB"),
-    ("--ctx", "-1"), ("--max-running", "0"), ("--step-tokens", "0"), ("--logprobs", "21")])
+    ("--ctx", "-1"), ("--max-running", "0"), ("--step-tokens", "0"), ("--step-tokens", "2000000000"), ("--logprobs", "21"),
+    ("--temperature", "1e300"), ("--top-k", "2147483648"), ("--max-tokens", "2147483648")])
 def test_values_out_of_range_name_the_option(model, option, value):
     line = bad("run", model, "-p", "a", "--json", option, value)
     assert option in line or option[2:].replace("-", "_") in line, line
     assert "expected" in line and value.lstrip("-").split(".")[0] in line
+    if value.lstrip("-").replace(".", "").replace("e", "").isdigit():       # a number: then both ends of the range are said
+        assert re.search(r"(from|above) -?[0-9.e-]+ (and up )?to [0-9.e+]+", line), line
 
 
 def test_token_ids(model):
     bad("run", model, "--ids", "1,2,x", says=["--ids", '"x"', "entry 3"])
     bad("run", model, "--ids", "-1", says=["--ids"])
     bad("run", model, "--ids", "", says=["at least one"])
+    for slip, entry in (("1,,2", 2), (",1", 1), ("1,", 2), ("1, ,2", 2), (",", 1)):
+        bad("score", model, "--ids", slip, says=[f"--ids: expected token ids such as 1,2,3, found nothing at entry {entry}"])
+    for spelling in ("1 2 3", " 1,2 , 3\n", "1\t2\r\n3"):
+        assert good("score", model, "--ids", spelling) == good("score", model, "--ids", "1,2,3")
     bad("run", model, "--ids", "99999999999", says=["--ids"])
-    bad("run", model, "--ids", "1,100000", says=["100000"])
+    bad("run", model, "--ids", "1,100000", says=["--ids[1]: ", "100000"])
     bad("score", model, "--ids", "1,100000", says=["100000"])
     bad("run", model, "--raw", "-p", "", says=["expected some text"])
     bad("score", model, "--text", "", says=["expected some text"])
@@ -94,8 +103,9 @@ def test_token_ids(model):
 
 def test_prompt_longer_than_the_context(model):
     long = ",".join(["5"] * 65)
-    for command in (("run", model, "--ids", long), ("score", model, "--ids", long), ("run", model, "-p", "a" * 500)):
-        bad(*command, says=["64"])
+    for option, command in (("--ids", ("run", model, "--ids", long)), ("--ids", ("score", model, "--ids", long)),
+                            ("--prompt", ("run", model, "-p", "a" * 500)), ("--text", ("score", model, "--text", "a" * 500))):
+        bad(*command, says=[f"deepmint: {option}: expected at most 64 tokens, the context, found "])
     assert "[null," in good("score", model, "--ids", long[:-2], "--json")      # exactly the context: fits
     bad("run", model, "--raw", "-p", "-", says=["64"], input="the quick brown fox " * 500_000)
 
@@ -205,6 +215,48 @@ def test_folder_without_tokenizer_works_on_ids(models, tmp_path):
     bad("tokenize", folder, "-p", "hello", says=["tokenizer"])
 
 
+@pytest.mark.parametrize("kind, says", [("folder", "a directory"), ("pipe", "a pipe"), ("dangling", "a symbolic link to nothing"),
+                                       ("loop", "Too many levels of symbolic links")])
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json"])
+def test_a_name_in_the_folder_that_is_no_file_is_not_an_absent_file(models, tmp_path, name, kind, says):
+    folder = shutil.copytree(models / "hf", tmp_path / "hf")
+    path = folder / name
+    path.unlink(missing_ok=True)
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("nowhere" if kind == "dangling" else name)
+    bad("run", folder, "-p", "a", says=[f"{path}: expected a ", says])
+    result = run("inspect", folder)
+    assert result.returncode == 2 and f"{path}: expected a " in result.stderr and says in result.stderr, result.stderr
+    if name.startswith("tokenizer"):
+        bad("tokenize", folder, "-p", "a", says=[f"{path}: expected a ", says])
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_inspect_calls_whole_what_the_loader_takes(tmp_path, architecture):
+    data = tiny(tmp_path / "m.gguf", architecture=architecture).read_bytes()
+    changes = [(b"", b"")]
+    # The same length, so that every offset stays right.
+    changes += [(b"blk.0.ffn_norm.weight", name.encode()) for name in
+                ("blk.0.attn_q_.bias...", "blk.0.attn_output.bia", "blk.0.attn_q.bias....")]
+    changes += [(b"blk.1.attn_norm.weight", b"blk.1.attn_output.bias"), (b"rope.freq_base", b"rope.freq_bass"),
+                (b"attention.head_count_kv", b"attention.head_count_xx"), (b"layer_norm_rms_epsilon", b"layer_norm_rms_epsilom"),
+                (b"tokenizer.ggml.pre", b"tokenizer.ggml.prx"), (b"tokenizer.ggml.merges", b"tokenizer.ggml.mergez"),
+                (b"output_norm.weight", b"output_nori.weight")]
+    file = tmp_path / "changed.gguf"
+    for old, new in changes:
+        file.write_bytes(data.replace(old, new) if old else data)
+        loaded, inspected = run("score", file, "--ids", "1,2"), run("inspect", file)
+        assert loaded.returncode == inspected.returncode, (old, new, loaded.stderr, inspected.stderr)
+        if loaded.returncode == 0:
+            assert "whole: the" in inspected.stdout
+        else:
+            assert "not whole: " in inspected.stdout
+
+
 @pytest.mark.parametrize("name, change, says", [
     ("config.json", None, ["config.json"]),
     ("model.safetensors", None, ["safetensors"]),
@@ -263,6 +315,32 @@ def test_server_settings(model, option, value):
     result = run("serve", model, "--port", "0", option, value, "--log-level", "off", timeout=30)
     assert result.returncode in (1, 2) and result.stdout == ""
     assert result.stderr.startswith("deepmint: ") and result.stderr.count("\n") == 1, result.stderr
+
+
+@pytest.mark.parametrize("option, value, says", [("--api-keys-file", "/no/such/file", "/no/such/file"), ("--io-threads", "0", "--io-threads"),
+                                                 ("--max-running", "600", "--step-tokens"), ("--host", "999.1.1.1", "--host"),
+                                                 ("--allowed-origins", "x", "--allowed-origins")])
+def test_a_wrong_setting_is_found_before_the_model_is_looked_at(option, value, says, tmp_path):
+    if option == "--max-running":
+        bad("run", tmp_path / "none.gguf", "-p", "a", option, "4097", says=[option, "4096"])
+        bad("serve", tmp_path / "none.gguf", "--port", "0", option, value, says=["engine.step_tokens", "600"])
+    else:
+        bad("serve", tmp_path / "none.gguf", "--port", "0", option, value, says=[says])
+
+
+def test_a_port_in_use_is_found_before_the_model_is_looked_at(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        bad("serve", tmp_path / "none.gguf", "--port", port, code=1, says=[f"127.0.0.1:{port}: cannot listen"])
+
+
+def test_more_threads_than_cpus_are_cut_with_one_line(model):
+    result = run("run", model, "--raw", "-p", "the", "--max-tokens", "4", "--temperature", "0", "--threads", "1024")
+    assert result.returncode == 0 and result.stderr.count("\n") == 1
+    assert "1024 threads were asked for" in result.stderr
+    assert result.stdout == good("run", model, "--raw", "-p", "the", "--max-tokens", "4", "--temperature", "0")
 
 
 def test_the_real_model_cut_short(tmp_path):
