@@ -1,6 +1,7 @@
 // deepmint run: one prompt, one answer.
 #include <fmt/format.h>
-#include <signal.h>
+
+#include <csignal>
 
 #include "cli/command.h"
 #include "cli/commands.h"

@@ -1,10 +1,10 @@
 // deepmint serve: the HTTP server in front of one model.
 #include <fmt/format.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <csignal>
 #include <filesystem>
 
 #include "cli/command.h"

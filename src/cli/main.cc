@@ -1,7 +1,7 @@
 #include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <string>
 #include <vector>
 

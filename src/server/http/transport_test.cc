@@ -384,7 +384,9 @@ TEST_F(Transport, BodiesTogetherAreBounded) {
   RawClient first(port());
   first.send(post("/held", std::string(100'000, 'a')));
   const auto stream = handler_->next_stream();
-  EXPECT_EQ(once(post("/echo", std::string(100'000, 'a'))).status, 503);
+  const Reply full = once(post("/echo", std::string(100'000, 'a')));
+  EXPECT_EQ(full.status, 503);
+  EXPECT_EQ(full.headers.at("retry-after"), "1");
   EXPECT_EQ(once("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n" +
                  std::string(65535, 'a'))
                 .status,
@@ -537,7 +539,9 @@ TEST_F(Transport, TooManyConnectionsAreTurnedAway) {
   EXPECT_EQ(a.read_reply().status, 200);
   EXPECT_EQ(b.read_reply().status, 200);
   RawClient c(port());
-  EXPECT_EQ(c.read_reply().status, 503);
+  const Reply refused = c.read_reply();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.at("retry-after"), "1");
 }
 
 TEST_F(Transport, DrainLetsRunningExchangesFinish) {
