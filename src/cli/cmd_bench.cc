@@ -70,8 +70,8 @@ class BenchCommand : public Command {
 
 Result<BenchPlan> BenchCommand::plan() const {
   BenchPlan plan;
-  DEEPMINT_TRY(rows, parse_ids(rows_, "--rows"));
-  DEEPMINT_TRY(contexts, parse_ids(contexts_, "--contexts"));
+  DEEPMINT_TRY(rows, parse_ids(rows_, "--rows", "numbers"));
+  DEEPMINT_TRY(contexts, parse_ids(contexts_, "--contexts", "numbers"));
   for (const int32_t n : rows)
     if (n < 1 || n > 4096)
       return fail(ErrorCode::kInvalidArgument,

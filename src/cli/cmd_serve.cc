@@ -57,6 +57,8 @@ class Serve : public Command {
 };
 
 Status Serve::run(const Config& config, const Settings& settings) {
+  if (name_ && name_->empty())
+    return fail(ErrorCode::kInvalidArgument, "expected a name, found an empty text", "--name");
   // What is wrong with a setting or the port is known before a large model has loaded.
   DEEPMINT_TRY(bound, HttpServer::bind(config.server));
   DEEPMINT_TRY(open, open_model(model_, config, config.engine.max_running));

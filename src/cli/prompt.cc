@@ -20,13 +20,14 @@ Result<std::string> text_or_stdin(const std::string& argument) {
   return read_stdin(kMaxInputBytes);
 }
 
-Result<std::vector<TokenId>> parse_ids(const std::string& argument, std::string_view option) {
+Result<std::vector<TokenId>> parse_ids(const std::string& argument, std::string_view option,
+                                       std::string_view what) {
   DEEPMINT_TRY(text, text_or_stdin(argument));
   constexpr std::string_view kWhite = " \t\r\n";
   std::vector<TokenId> ids;
   const auto wrong = [&](std::string_view found) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("expected token ids such as 1,2,3, found {} at entry {}",
+                fmt::format("expected {} such as 1,2,3, found {} at entry {}", what,
                             found.empty() ? "nothing" : quote_name(found), ids.size() + 1),
                 std::string(option));
   };

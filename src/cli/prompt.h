@@ -17,8 +17,9 @@ namespace deepmint::cli {
 Result<std::string> text_or_stdin(const std::string& argument);
 
 // "1,2,3" or "1 2 3" (one comma, white space or both between two); "-" reads standard input. At
-// least one id. Errors name `option` and the entry.
-Result<std::vector<TokenId>> parse_ids(const std::string& argument, std::string_view option);
+// least one id. Errors name `option`, the entry and `what` was expected.
+Result<std::vector<TokenId>> parse_ids(const std::string& argument, std::string_view option,
+                                       std::string_view what = "token ids");
 
 // The engine says "tokens" and "tokens[3]"; whoever called the program gave them as `option`.
 Error in_option(Error error, std::string_view option);

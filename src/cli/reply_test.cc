@@ -1,5 +1,6 @@
 #include "cli/reply.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -190,13 +191,37 @@ TEST(Generate, LogprobsComeWithTheIds) {
 }
 
 TEST(ParseIds, TakesCommasAndWhiteSpaceAndNamesTheEntry) {
-  EXPECT_THAT(*parse_ids("1,2 3\n4,,5", "--ids"), ElementsAre(1, 2, 3, 4, 5));
+  for (const char* good : {"1,2,3,4,5", "1 2 3 4 5", "1,2 3\n4 ,5\r\n", " 1\t,\t2, 3 ,4\n5 "}) {
+    const auto ids = parse_ids(good, "--ids");
+    ASSERT_TRUE(ids) << ids.error().str();
+    EXPECT_THAT(*ids, ElementsAre(1, 2, 3, 4, 5));
+  }
+  const std::vector<std::pair<const char*, int>> slips = {{"1,,2", 2}, {"1, ,2", 2}, {",1", 1},
+                                                          {"1,", 2},   {" , ", 1},   {"1,2,\n", 3}};
+  for (const auto& [slip, entry] : slips) {
+    const auto ids = parse_ids(slip, "--ids");
+    ASSERT_FALSE(ids) << slip;
+    EXPECT_EQ(
+        ids.error().str(),
+        fmt::format("--ids: expected token ids such as 1,2,3, found nothing at entry {}", entry));
+  }
+  EXPECT_THAT(parse_ids("1,,2", "--rows", "numbers").error().str(),
+              HasSubstr("--rows: expected numbers such as 1,2,3"));
   EXPECT_EQ(parse_ids("", "--ids").error().str(),
             "--ids: expected at least one token id, found none");
-  EXPECT_EQ(parse_ids(" , ", "--ids").error().where, "--ids");
   EXPECT_THAT(parse_ids("1,x2", "--ids").error().str(), HasSubstr("found \"x2\" at entry 2"));
   for (const char* wrong : {"-1", "2147483648", "1.5", "0x1", "1;2", "\xff"})
     EXPECT_FALSE(parse_ids(wrong, "--ids")) << wrong;
+}
+
+TEST(InOption, NamesWhatTheUserGave) {
+  const auto where = [](std::string place) {
+    return in_option({ErrorCode::kTooLarge, "too long", std::move(place)}, "--prompt").where;
+  };
+  EXPECT_EQ(where("tokens"), "--prompt");
+  EXPECT_EQ(where("tokens[3]"), "--prompt[3]");
+  EXPECT_EQ(where("tokenizer"), "tokenizer");
+  EXPECT_EQ(where(""), "");
 }
 
 TEST(PlainIds, FramesAsTheTokenizerAsks) {

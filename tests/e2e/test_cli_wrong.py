@@ -318,7 +318,7 @@ def test_server_settings(model, option, value):
 
 
 @pytest.mark.parametrize("option, value, says", [("--api-keys-file", "/no/such/file", "/no/such/file"), ("--io-threads", "0", "--io-threads"),
-                                                 ("--max-running", "600", "--step-tokens"), ("--host", "999.1.1.1", "--host"),
+                                                 ("--max-running", "600", "--step-tokens"), ("--name", "", "--name"), ("--host", "999.1.1.1", "--host"),
                                                  ("--allowed-origins", "x", "--allowed-origins")])
 def test_a_wrong_setting_is_found_before_the_model_is_looked_at(option, value, says, tmp_path):
     if option == "--max-running":
