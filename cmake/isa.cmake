@@ -11,7 +11,7 @@ set(DEEPMINT_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi -mbmi2 -mlzcnt -mpopcnt)
 set(DEEPMINT_ISA_FLAGS_avx512 ${DEEPMINT_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512cd
     -mprefer-vector-width=512)
 set(DEEPMINT_ISA_FLAGS_avx512vnni ${DEEPMINT_ISA_FLAGS_avx512} -mavx512vnni)
-set(DEEPMINT_ISA_FLAGS_avx512bf16 ${DEEPMINT_ISA_FLAGS_avx512vnni} -mavx512bf16)
+set(DEEPMINT_ISA_FLAGS_avx512bf16 ${DEEPMINT_ISA_FLAGS_avx512vnni} -mavx512bf16 -mavx512vbmi)
 
 function(deepmint_isa_sources target)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")

@@ -27,7 +27,9 @@ Isa detect() {
                       __builtin_cpu_supports("avx512cd");
   if (!avx512) return Isa::kAvx2;
   if (!__builtin_cpu_supports("avx512vnni")) return Isa::kAvx512;
-  return __builtin_cpu_supports("avx512bf16") ? Isa::kAvx512Bf16 : Isa::kAvx512Vnni;
+  // Every CPU with BF16 dots but the first (Cooper Lake) also permutes bytes; kernels use both.
+  const bool bf16 = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+  return bf16 ? Isa::kAvx512Bf16 : Isa::kAvx512Vnni;
 }
 
 std::atomic<int> g_active{-1};

@@ -29,6 +29,10 @@ const V41Tables& tables() {
       double v = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
       if ((c & 127) == 127) v = static_cast<double>(kNaN);
       t.e4m3[c] = static_cast<float>((c & 128) != 0 ? -v : v);
+      if (c >= 128) continue;
+      const uint16_t word = to_bf16(t.e4m3[c]);
+      t.e4m3_bf16_bytes[c] = static_cast<uint8_t>(word >> 8);
+      t.e4m3_bf16_bytes[128 + c] = static_cast<uint8_t>(word);
     }
     constexpr std::array<float, 8> kMagnitudes = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
     for (size_t c = 0; c < 16; ++c)
@@ -55,11 +59,17 @@ size_t code_stride(const V41Weights& w) {
   return w.format == V41Format::kBf16 ? 2 * k : w.format == V41Format::kFp8 ? k : k / 2;
 }
 int64_t steps_of(int64_t k) { return (k + kV41Step - 1) / kV41Step; }
+// Whole groups of two steps where FP8 comes in such groups.
+int64_t steps_of(const V41Kernels& kernel, const V41Weights& w) {
+  const bool pairs = w.format == V41Format::kFp8 && kernel.fp8_order == V41Order::kInterleaved;
+  return pairs ? (w.k + 63) / 64 * 2 : steps_of(w.k);
+}
 
-// Bytes of a row of operands: whole cache lines, an odd number of them, so that the rows of a
-// register tile do not meet in the same sets of the first-level cache.
+// Bytes of a row of operands, with room for an even number of steps: whole cache lines, an odd
+// number of them, so that the rows of a register tile do not meet in the same sets of the
+// first-level cache.
 size_t operand_row_bytes(int64_t k, size_t operand_bytes) {
-  const size_t lines = static_cast<size_t>(steps_of(k)) * kV41Step * operand_bytes / kCacheLine;
+  const size_t lines = static_cast<size_t>((k + 63) / 64) * 64 * operand_bytes / kCacheLine;
   return (lines | 1) * kCacheLine;
 }
 
@@ -75,12 +85,21 @@ int64_t panel_outputs(const V41Kernels& kernel, const V41Weights& w, int64_t m) 
   return std::max<int64_t>(fit / kernel.panel_outputs, 1) * kernel.panel_outputs;
 }
 
-// Outputs that a thread takes at a time.
-int64_t unit_outputs(const V41Kernels& kernel, const V41Product& p) {
+// Outputs that a thread takes at a time. Few outputs are cut so that all threads have about as
+// much.
+int64_t unit_outputs(const V41Kernels& kernel, const V41Product& p, int threads) {
   const auto m = static_cast<int64_t>(p.x.size());
   if (m <= kernel.direct_rows) return kDirectUnit;
   const int64_t panel = panel_outputs(kernel, p.w, m);
-  return m <= kFewRows ? 4 * panel : panel;
+  if (m <= kFewRows) return 4 * panel;
+  const auto longest_share = [&](int64_t unit) {
+    const int64_t units = (p.w.n + unit - 1) / unit;
+    return (units + threads - 1) / threads * unit;
+  };
+  int64_t best = panel;
+  for (int64_t unit = panel; unit >= panel / 2 && unit > 0; unit -= kernel.panel_outputs)
+    if (longest_share(unit) < longest_share(best)) best = unit;
+  return best;
 }
 
 V41Args arguments(const V41Product& p) {
@@ -114,7 +133,7 @@ void run(const V41Kernels& kernel, const V41Product& p, int64_t begin, int64_t e
     V41PanelArgs a{.panel = expanded,
                    .panel_stride = stride,
                    .outputs = args.end - args.begin,
-                   .steps = steps_of(p.w.k),
+                   .steps = steps_of(kernel, p.w),
                    .x = args.x,
                    .m = args.m,
                    .y = p.y + args.begin,
@@ -213,7 +232,9 @@ void V41Rows::prepare(V41Format format, V41Round round, int64_t m, int64_t k) {
   k_ = k;
   row_bytes_ = operand_row_bytes(k, kernels().operand_bytes);
   quantise_ = round == V41Round::kQ8;
-  even_first_ = format == V41Format::kFp4;
+  order_ = format == V41Format::kFp4   ? V41Order::kEvenFirst
+           : format == V41Format::kFp8 ? kernels().fp8_order
+                                       : V41Order::kNatural;
   const size_t need = static_cast<size_t>(m) * row_bytes_;
   if (need > values_.size()) values_ = AlignedBuffer<std::byte>::uninitialized(need);
   pointers_.resize(static_cast<size_t>(m));
@@ -223,7 +244,7 @@ void V41Rows::prepare(V41Format format, V41Round round, int64_t m, int64_t k) {
 
 void V41Rows::convert_row(int64_t row, const float* x) {
   kernels().prepare(
-      x, k_, quantise_, even_first_,
+      x, k_, quantise_, order_,
       reinterpret_cast<uint8_t*>(values_.data()) + static_cast<size_t>(row) * row_bytes_);
 }
 
@@ -259,7 +280,7 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
   std::vector<size_t>& first = workspace.first_unit_;
   first.assign(1, 0);
   for (const V41Product& p : products) {
-    const int64_t unit = unit_outputs(kernel, p);
+    const int64_t unit = unit_outputs(kernel, p, pool.size());
     first.push_back(first.back() +
                     (p.x.empty() ? 0 : static_cast<size_t>((p.w.n + unit - 1) / unit)));
   }
@@ -272,7 +293,7 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
           const size_t stop = std::min(end, first[at + 1]);
           if (begin < stop) {
             const V41Product& p = products[at];
-            const int64_t unit = unit_outputs(kernel, p);
+            const int64_t unit = unit_outputs(kernel, p, pool.size());
             run(kernel, p, static_cast<int64_t>(begin - first[at]) * unit,
                 std::min(p.w.n, static_cast<int64_t>(stop - first[at]) * unit),
                 workspace.panels_[static_cast<size_t>(worker)].data());

@@ -31,6 +31,7 @@
 namespace deepmint::kernels {
 
 enum class V41Format : uint8_t { kBf16, kFp8, kFp4 };
+enum class V41Order : uint8_t;  // of a row's k in operand form; v41_linear_kernels.h
 
 struct V41Weights {
   V41Format format = V41Format::kBf16;
@@ -75,7 +76,8 @@ class V41Rows {
   std::vector<const uint8_t*> pointers_;
   int64_t k_ = 0;
   size_t row_bytes_ = 0;
-  bool quantise_ = false, even_first_ = false;
+  bool quantise_ = false;
+  V41Order order_{};
 };
 
 // One product: y[row * stride + output] for every row of x and output of w. to_bf16 rounds y.

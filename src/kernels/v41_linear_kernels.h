@@ -11,13 +11,21 @@ namespace deepmint::kernels {
 inline constexpr int64_t kV41Step =
     32;  // k values of one step: one scale, one 512-bit BF16 register
 
+// Where the k of a row stand in operand form.
+enum class V41Order : uint8_t {
+  kNatural,
+  kEvenFirst,    // of each step the even k, then the odd ones (FP4)
+  kInterleaved,  // of each 64 k the eights 0, 2, 4 and 6, then 1, 3, 5 and 7 (FP8 on avx512bf16)
+};
+
 // Values of codes and scales, made once by portable code.
 struct V41Tables {
-  float e4m3[256];  // NaN for 0x7F and 0xFF
+  float e4m3[256];               // NaN for 0x7F and 0xFF
+  uint8_t e4m3_bf16_bytes[256];  // of codes 0 … 127 as BF16: the high bytes, then the low ones
   float e2m1[16];
-  float e8m0[256];             // 2^(b - 127), NaN for 255
-  float e8m0_half[256];        // 2^(b - 119): E4M3 read as f16 is 2^-8 of its value
-  uint16_t fp4_bf16[256][16];  // e2m1[code] * e8m0[scale] as BF16
+  float e8m0[256];                         // 2^(b - 127), NaN for 255
+  float e8m0_half[256];                    // 2^(b - 119): E4M3 read as f16 is 2^-8 of its value
+  alignas(64) uint16_t fp4_bf16[256][16];  // e2m1[code] * e8m0[scale] as BF16
 };
 
 // Weights as stored, and rows of prepared activations.
@@ -54,14 +62,14 @@ struct V41Kernels {
   int64_t direct_rows;    // rows that direct() takes at most
   int64_t panel_outputs;  // outputs of a register tile: panels should be multiples
   size_t operand_bytes;   // per activation and expanded weight: 2 (BF16) or 4 (f32)
+  V41Order fp8_order;
   // By format: BF16, FP8, FP4.
   void (*direct[3])(const V41Args&);
   void (*expand[3])(const V41Args&, uint8_t* panel, size_t panel_stride);
   void (*panel)(const V41PanelArgs&);
-  // One row of k floats to operand form, padded with zeros to whole steps. quantise: each block of
-  // 32 through the FP8 activation quantiser; even_first: the even k of each step, then the odd
-  // ones.
-  void (*prepare)(const float* x, int64_t k, bool quantise, bool even_first, uint8_t* out);
+  // One row of k floats to operand form, padded with zeros to whole steps (kInterleaved: to 64).
+  // quantise: each block of 32 through the FP8 activation quantiser.
+  void (*prepare)(const float* x, int64_t k, bool quantise, V41Order order, uint8_t* out);
   // t = bf16(weight * (g * sigmoid(g) * u)), g = min(gate, limit), u = up within ±limit; n is a
   // multiple of 16. A weight of 1 changes nothing.
   void (*swiglu)(const float* gate, const float* up, int64_t n, float limit, float weight,

@@ -83,28 +83,37 @@ struct Fp8 {
   static constexpr size_t kStepBytes = 32;
   static constexpr bool kSharedScale = true;  // by 32 outputs, so by every register tile
 #if DEEPMINT_ISA_LEVEL >= 4
-  struct Scale {
-    __m512i add, subnormal;
+  // 64 codes at a time: two look-ups of the seven bits give both bytes of a BF16. Interleaving them
+  // leaves k 0-7, 16-23, 32-39 and 48-55 in the first step and the others in the second.
+  struct Pair {
+    Operand first, second;
   };
-  // BF16 words of 2^-9 · {0 … 7} as E4M3 holds them below 2^-6, less the exponent that `add`
-  // brings.
-  DM_INLINE Scale scale(const V41Args&, uint8_t b) {
-    const __m512i add = _mm512_set1_epi16(static_cast<short>((static_cast<int>(b) - 7) << 7));
-    constexpr short k1 = (118 - 120) * 128, k2 = (119 - 120) * 128, k4 = 0;
-    const __m512i base =
-        _mm512_castsi128_si512(_mm_setr_epi16(0, k1, k2, k2 + 64, k4, k4 + 32, k4 + 64, k4 + 96));
-    return {add, _mm512_maskz_add_epi16(0xFE, base, add)};
+  struct Table {
+    __m512i high[2], low[2];
+  };
+  DM_INLINE Table table(const V41Args& a) {
+    const uint8_t* bytes = a.tables->e4m3_bf16_bytes;
+    return {{_mm512_loadu_si512(bytes), _mm512_loadu_si512(bytes + 64)},
+            {_mm512_loadu_si512(bytes + 128), _mm512_loadu_si512(bytes + 192)}};
   }
-  DM_INLINE Operand load_weights(const V41Args&, const uint8_t* p, const Scale& s) {
-    const __m512i c = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-    // Exponent and mantissa move to their places; the bias and the scale are one addition.
-    const __m512i magnitude = _mm512_and_si512(_mm512_slli_epi16(c, 4), _mm512_set1_epi16(0x07F0));
-    __m512i v = _mm512_add_epi16(magnitude, s.add);
-    const __mmask32 small = _mm512_testn_epi16_mask(c, _mm512_set1_epi16(0x78));
-    v = _mm512_mask_permutexvar_epi16(v, small, c, s.subnormal);
-    // Sign bit from the code, the rest from v.
-    return {_mm512_ternarylogic_epi64(_mm512_set1_epi16(static_cast<short>(0x8000)),
-                                      _mm512_slli_epi16(c, 8), v, 0xCA)};
+  // Two scales as additions to the exponent: of the first 32 codes and of the others.
+  DM_INLINE __m512i exponents(uint8_t b0, uint8_t b1) {
+    const auto shifted = [](uint8_t b) __attribute__((always_inline)) {
+      return static_cast<short>((static_cast<int>(b) - 127) << 7);
+    };
+    return _mm512_mask_set1_epi16(_mm512_set1_epi16(shifted(b0)), 0xFFFF0000u, shifted(b1));
+  }
+  DM_INLINE Operand scaled(__m512i v, __m512i exponents) {
+    const __mmask32 nonzero = _mm512_test_epi16_mask(v, _mm512_set1_epi16(0x7FFF));
+    return {_mm512_mask_add_epi16(v, nonzero, v, exponents)};
+  }
+  DM_INLINE Pair load_pair(const Table& t, __m512i codes, __m512i exponents) {
+    const __m512i low = _mm512_permutex2var_epi8(t.low[0], codes, t.low[1]);
+    const __m512i high = _mm512_ternarylogic_epi64(
+        _mm512_permutex2var_epi8(t.high[0], codes, t.high[1]), codes,
+        _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);  // high | (codes & sign)
+    return {scaled(_mm512_unpacklo_epi8(low, high), exponents),
+            scaled(_mm512_unpackhi_epi8(low, high), exponents)};
   }
 #elif DEEPMINT_ISA_LEVEL >= 1
   struct Scale {
@@ -327,17 +336,149 @@ void direct_tile(const V41Args& a, int64_t output) {
   finish<kRows, kOutputs>(acc, a.y + output, a.y_stride, a.to_bf16);
 }
 
+#if DEEPMINT_ISA_LEVEL >= 4
+// FP8 in groups of 64 codes; the last group of a row may hold 32.
+DM_INLINE __m512i half_of_codes(const uint8_t* p) {
+  return _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+template <int kRows, int kOutputs>
+void pair_tile(const V41Args& a, int64_t output) {
+  F16 acc[kRows][kOutputs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int o = 0; o < kOutputs; ++o) acc[r][o] = zero();
+  const uint8_t* codes = a.codes + static_cast<size_t>(output) * a.code_stride;
+  const uint8_t* scales = a.scales + static_cast<size_t>(output / 32) * a.scale_stride;
+  const uint8_t* x[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) x[r] = a.x[r];
+  const Fp8::Table table = Fp8::table(a);
+  const size_t ahead = a.code_stride * kOutputs, k = static_cast<size_t>(a.k);
+  size_t at = 0;
+  const auto group = [&](bool whole, uint8_t last_scale) __attribute__((always_inline)) {
+    const __m512i exponents = Fp8::exponents(scales[at / 32], last_scale);
+#pragma GCC unroll 8
+    for (int o = 0; o < kOutputs; ++o)
+      __builtin_prefetch(codes + static_cast<size_t>(o) * a.code_stride + at + ahead, 0, 2);
+#pragma GCC unroll 8
+    for (int o = 0; o < kOutputs; ++o) {
+      const uint8_t* p = codes + static_cast<size_t>(o) * a.code_stride + at;
+      const Fp8::Pair w =
+          Fp8::load_pair(table, whole ? _mm512_loadu_si512(p) : half_of_codes(p), exponents);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r)
+        acc[r][o] = dot(acc[r][o], w.first, load_operand(x[r] + 2 * at));
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r)
+        acc[r][o] = dot(acc[r][o], w.second, load_operand(x[r] + 2 * at + kOperandStep));
+    }
+  };
+  for (; at + 64 <= k; at += 64) group(true, scales[at / 32 + 1]);
+  if (at < k) group(false, 127);
+  finish<kRows, kOutputs>(acc, a.y + output, a.y_stride, a.to_bf16);
+}
+
+void expand_pairs(const V41Args& a, uint8_t* panel, size_t panel_stride) {
+  const Fp8::Table table = Fp8::table(a);
+  const auto k = static_cast<size_t>(a.k);
+  for (int64_t output = a.begin; output < a.end; ++output, panel += panel_stride) {
+    const uint8_t* codes = a.codes + static_cast<size_t>(output) * a.code_stride;
+    const uint8_t* scales = a.scales + static_cast<size_t>(output / 32) * a.scale_stride;
+    size_t at = 0;
+    const auto group = [&](bool whole, uint8_t last_scale) __attribute__((always_inline)) {
+      const uint8_t* p = codes + at;
+      __builtin_prefetch(p + 2048, 0, 3);
+      const Fp8::Pair w = Fp8::load_pair(table, whole ? _mm512_loadu_si512(p) : half_of_codes(p),
+                                         Fp8::exponents(scales[at / 32], last_scale));
+      store_operand(panel + 2 * at, w.first);
+      store_operand(panel + 2 * at + kOperandStep, w.second);
+    };
+    for (; at + 64 <= k; at += 64) group(true, scales[at / 32 + 1]);
+    if (at < k) group(false, 127);
+  }
+}
+#endif
+
+#if DEEPMINT_ISA_LEVEL >= 4
+// FP4 for one or two rows: the same products in two 256-bit halves, which saves putting them
+// together. The halves are the lanes 0-7 and 8-15 of the wide form, so the bits are the same.
+template <int kRows, int kOutputs>
+void narrow_tile(const V41Args& a, int64_t output) {
+  __m256 even_sum[kRows][kOutputs], odd_sum[kRows][kOutputs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int o = 0; o < kOutputs; ++o) even_sum[r][o] = odd_sum[r][o] = _mm256_setzero_ps();
+  const uint8_t* codes = a.codes + static_cast<size_t>(output) * a.code_stride;
+  const uint8_t* scales = a.scales + static_cast<size_t>(output) * a.scale_stride;
+  const size_t ahead = a.code_stride * kOutputs;
+  const int64_t steps = a.k / kV41Step;
+  for (int64_t step = 0; step < steps; ++step) {
+    const size_t at = static_cast<size_t>(step) * Fp4::kStepBytes;
+    if (at % 64 == 0)
+#pragma GCC unroll 8
+      for (int o = 0; o < kOutputs; ++o)
+        __builtin_prefetch(codes + static_cast<size_t>(o) * a.code_stride + at + ahead, 0, 2);
+    __m256i even_x[kRows], odd_x[kRows];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const auto* x =
+          reinterpret_cast<const __m256i*>(a.x[r] + static_cast<size_t>(step) * kOperandStep);
+      even_x[r] = _mm256_load_si256(x);
+      odd_x[r] = _mm256_load_si256(x + 1);
+    }
+#pragma GCC unroll 8
+    for (int o = 0; o < kOutputs; ++o) {
+      const uint8_t* p = codes + static_cast<size_t>(o) * a.code_stride + at;
+      const uint8_t scale =
+          scales[static_cast<size_t>(o) * a.scale_stride + static_cast<size_t>(step)];
+      const __m256i table =
+          _mm256_load_si256(reinterpret_cast<const __m256i*>(a.tables->fp4_bf16[scale]));
+      const __m256i c = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+      const __m256i even = _mm256_permutexvar_epi16(c, table),
+                    odd = _mm256_permutexvar_epi16(_mm256_srli_epi16(c, 4), table);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        even_sum[r][o] = _mm256_dpbf16_ps(even_sum[r][o], reinterpret_cast<__m256bh>(even),
+                                          reinterpret_cast<__m256bh>(even_x[r]));
+        odd_sum[r][o] = _mm256_dpbf16_ps(odd_sum[r][o], reinterpret_cast<__m256bh>(odd),
+                                         reinterpret_cast<__m256bh>(odd_x[r]));
+      }
+    }
+  }
+  F16 acc[kRows][kOutputs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int o = 0; o < kOutputs; ++o)
+      acc[r][o].v = _mm512_insertf32x8(_mm512_castps256_ps512(even_sum[r][o]), odd_sum[r][o], 1);
+  finish<kRows, kOutputs>(acc, a.y + output, a.y_stride, a.to_bf16);
+}
+#endif
+
+template <class Format, int kRows, int kOutputs>
+DM_INLINE void tile(const V41Args& a, int64_t output) {
+#if DEEPMINT_ISA_LEVEL >= 4
+  if constexpr (Format::kStepBytes == 32)
+    pair_tile<kRows, kOutputs>(a, output);
+  else if constexpr (Format::kStepBytes == 16 && kRows <= 2)
+    narrow_tile<kRows, kOutputs>(a, output);
+  else
+#endif
+    direct_tile<Format, kRows, kOutputs>(a, output);
+}
+
 template <class Format, int kRows, int kOutputs>
 void direct_rows(const V41Args& a) {
   int64_t output = a.begin;
-  for (; output + kOutputs <= a.end; output += kOutputs)
-    direct_tile<Format, kRows, kOutputs>(a, output);
+  for (; output + kOutputs <= a.end; output += kOutputs) tile<Format, kRows, kOutputs>(a, output);
   V41Args one = a;
   for (; output < a.end; ++output)
     for (int64_t row = 0; row < kRows; ++row) {
       one.x = a.x + row;
       one.y = a.y + row * a.y_stride;
-      direct_tile<Format, 1, 1>(one, output);
+      tile<Format, 1, 1>(one, output);
     }
 }
 
@@ -398,7 +539,7 @@ void expand(const V41Args& a, uint8_t* panel, size_t panel_stride) {
   }
 }
 
-template <int kRows, int kOutputs>
+template <int kRows, int kOutputs, bool kFetch>
 void panel_tile(const V41PanelArgs& a, int64_t row, int64_t output, const uint8_t*& ahead,
                 size_t ahead_step) {
   F16 acc[kRows][kOutputs];
@@ -413,8 +554,10 @@ void panel_tile(const V41PanelArgs& a, int64_t row, int64_t output, const uint8_
   const size_t bytes = static_cast<size_t>(a.steps) * kOperandStep, stride = a.panel_stride;
   const uint8_t* fetch = ahead;
   for (size_t at = 0; at < bytes; at += kOperandStep) {
-    for (size_t line = 0; line < ahead_step; line += 64) __builtin_prefetch(fetch + line, 0, 2);
-    fetch += ahead_step;
+    if constexpr (kFetch) {
+      for (size_t line = 0; line < ahead_step; line += 64) __builtin_prefetch(fetch + line, 0, 2);
+      fetch += ahead_step;
+    }
     Operand rows[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) rows[r] = load_operand(x[r] + at);
@@ -429,88 +572,173 @@ void panel_tile(const V41PanelArgs& a, int64_t row, int64_t output, const uint8_
   finish<kRows, kOutputs>(acc, a.y + row * a.y_stride + output, a.y_stride, a.to_bf16);
 }
 
-template <int kRows>
+template <int kRows, bool kFetch>
 void panel_rows(const V41PanelArgs& a, int64_t row, const uint8_t*& ahead, size_t ahead_step) {
   int64_t output = 0;
   for (; output + kMaxOutputs <= a.outputs; output += kMaxOutputs)
-    panel_tile<kRows, kMaxOutputs>(a, row, output, ahead, ahead_step);
+    panel_tile<kRows, kMaxOutputs, kFetch>(a, row, output, ahead, ahead_step);
 #if DEEPMINT_ISA_LEVEL >= 2
   for (; output + 2 <= a.outputs; output += 2)
-    panel_tile<kRows, 2>(a, row, output, ahead, ahead_step);
+    panel_tile<kRows, 2, kFetch>(a, row, output, ahead, ahead_step);
 #endif
-  for (; output < a.outputs; ++output) panel_tile<kRows, 1>(a, row, output, ahead, ahead_step);
+  for (; output < a.outputs; ++output)
+    panel_tile<kRows, 1, kFetch>(a, row, output, ahead, ahead_step);
 }
 
 void panel(const V41PanelArgs& a) {
-  // Fetches spread evenly over the steps to come.
-  const int64_t tiles =
-      (a.m + kMaxRows - 1) / kMaxRows * ((a.outputs + kMaxOutputs - 1) / kMaxOutputs);
+  // Fetches spread evenly over the steps of the full register tiles.
+  const int64_t tiles = a.m / kMaxRows * ((a.outputs + kMaxOutputs - 1) / kMaxOutputs);
   const auto steps = static_cast<size_t>(tiles * a.steps);
-  const size_t ahead_step =
-      a.ahead_bytes == 0 || steps == 0 ? 0 : ((a.ahead_bytes + 63) / 64 + steps - 1) / steps * 64;
-  const uint8_t* ahead = a.ahead;
+  const size_t ahead_step = steps == 0 ? 0 : ((a.ahead_bytes + 63) / 64 + steps - 1) / steps * 64;
+  const uint8_t *ahead = a.ahead, *const ahead_end = a.ahead + a.ahead_bytes;
   int64_t row = 0;
   for (; row + kMaxRows <= a.m; row += kMaxRows) {
-    const bool done = ahead >= a.ahead + a.ahead_bytes;
-    panel_rows<kMaxRows>(a, row, ahead, done ? 0 : ahead_step);
+    if (ahead < ahead_end)
+      panel_rows<kMaxRows, true>(a, row, ahead, ahead_step);
+    else
+      panel_rows<kMaxRows, false>(a, row, ahead, 0);
   }
 #if DEEPMINT_ISA_LEVEL >= 2
-  if (a.m - row == 3) return panel_rows<3>(a, row, ahead, 0);
-  if (a.m - row == 2) return panel_rows<2>(a, row, ahead, 0);
+  if (a.m - row == 3) return panel_rows<3, false>(a, row, ahead, 0);
+  if (a.m - row == 2) return panel_rows<2, false>(a, row, ahead, 0);
 #endif
-  if (a.m - row == 1) panel_rows<1>(a, row, ahead, 0);
+  if (a.m - row == 1) panel_rows<1, false>(a, row, ahead, 0);
 }
 
 // ---- Activations
 
-// Loops over the 32 values of a block; the compiler makes registers of them.
-void prepare(const float* x, int64_t k, bool quantise, bool even_first, uint8_t* out) {
-  for (int64_t at = 0; at < k; at += kV41Step, out += kOperandStep) {
-    alignas(64) float v[32];
-    if (at + kV41Step <= k) {
-      for (int i = 0; i < 32; ++i) v[i] = x[at + i];
-    } else {
-      for (int i = 0; i < 32; ++i) v[i] = at + i < k ? x[at + i] : 0.0f;
-    }
-    if (quantise) {
-      uint32_t largest = 0;
-      for (int i = 0; i < 32; ++i) {
-        const uint32_t magnitude = bits_of(v[i]) & 0x7FFFFFFFu;
-        largest = magnitude > largest ? magnitude : largest;
-      }
-      if (largest >= 0x7F800000u) {
-        // A block that holds a NaN or an infinity has no scale.
-        for (int i = 0; i < 32; ++i) v[i] = __builtin_nanf("");
-      } else {
-        const float amax = float_of(largest) < 1e-4f ? 1e-4f : float_of(largest);
-        const uint32_t quotient = bits_of(amax / 448.0f);
-        // Biased exponent of the smallest power of two that is >= the quotient.
-        const uint32_t e = (quotient >> 23) + ((quotient & 0x7FFFFFu) != 0 ? 1 : 0);
-        const float scale = float_of(e << 23), inverse = float_of((254 - e) << 23);
-        for (int i = 0; i < 32; ++i) {
-          const float value = v[i] * inverse;
-          // The unit of E4M3 at this magnitude is 2^(exponent - 3), at least 2^-9; adding 1.5 ·
-          // 2^23 units rounds to it, ties to even.
-          uint32_t exponent = (bits_of(value) >> 23) & 255u;
-          exponent = exponent < 121 ? 121 : exponent;
-          const float anchor = float_of(((exponent + 20) << 23) | 0x400000u);
-          v[i] = ((value + anchor) - anchor) * scale;
-        }
-      }
-    }
-    alignas(64) float ordered[32];
-    for (int i = 0; i < 16; ++i) {
-      ordered[i] = v[even_first ? 2 * i : i];
-      ordered[16 + i] = v[even_first ? 2 * i + 1 : 16 + i];
-    }
-#if DEEPMINT_ISA_LEVEL >= 4
-    auto* words = reinterpret_cast<uint16_t*>(out);
-    for (int i = 0; i < 32; ++i) words[i] = static_cast<uint16_t>(rounded_bits(ordered[i]) >> 16);
-#else
-    auto* values = reinterpret_cast<float*>(out);
-    for (int i = 0; i < 32; ++i) values[i] = ordered[i];
-#endif
+// Biased exponent of the scale of a block: the smallest power of two that is >= amax / 448.
+DM_INLINE uint32_t scale_exponent(uint32_t largest_bits) {
+  const float amax = float_of(largest_bits) < 1e-4f ? 1e-4f : float_of(largest_bits);
+  const uint32_t quotient = bits_of(amax / 448.0f);
+  return (quotient >> 23) + ((quotient & 0x7FFFFFu) != 0 ? 1 : 0);
+}
+
+// The unit of E4M3 at a magnitude is 2^(exponent - 3), at least 2^-9; adding and taking away an
+// anchor of 1.5 · 2^23 units rounds to it, ties to even. A block that holds a NaN or an infinity
+// has no scale and becomes NaN.
+#if DEEPMINT_ISA_LEVEL >= 2
+DM_INLINE __m512 round_e4m3(__m512 x, __m512 inverse, __m512 scale) {
+  const __m512 v = _mm512_mul_ps(x, inverse);
+  const __m512i exponent =
+      _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7F800000)),
+                       _mm512_set1_epi32(121 << 23));
+  const __m512 anchor =
+      _mm512_castsi512_ps(_mm512_add_epi32(exponent, _mm512_set1_epi32((20 << 23) | 0x400000)));
+  return _mm512_mul_ps(_mm512_sub_ps(_mm512_add_ps(v, anchor), anchor), scale);
+}
+DM_INLINE void quantise_block(F16& a, F16& b) {
+  const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
+  const __m512i both = _mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(a.v), magnitude),
+                                        _mm512_and_si512(_mm512_castps_si512(b.v), magnitude));
+  const uint32_t largest = _mm512_reduce_max_epu32(both);
+  if (largest >= 0x7F800000u) {
+    a = b = set1(__builtin_nanf(""));
+    return;
   }
+  const uint32_t e = scale_exponent(largest);
+  const __m512 scale = set1(float_of(e << 23)).v, inverse = set1(float_of((254 - e) << 23)).v;
+  a.v = round_e4m3(a.v, inverse, scale);
+  b.v = round_e4m3(b.v, inverse, scale);
+}
+#if DEEPMINT_ISA_LEVEL >= 4
+// The upper halves of a and b, rounded to nearest even, as 32 words.
+DM_INLINE __m512i words_of(__m512 a, __m512 b, __m512i order) {
+  const auto rounded = [](__m512 x) __attribute__((always_inline)) {
+    const __m512i u = _mm512_castps_si512(x);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    return _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+  };
+  return _mm512_permutex2var_epi16(rounded(a), order, rounded(b));
+}
+DM_INLINE __m512i ordered_words(F16 a, F16 b, bool even_first) {
+  alignas(64) static constexpr uint16_t kOrders[2][32] = {
+      {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+       33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63},
+      {1, 5, 9,  13, 17, 21, 25, 29, 33, 37, 41, 45, 49, 53, 57, 61,
+       3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43, 47, 51, 55, 59, 63}};
+  return words_of(a.v, b.v, _mm512_load_si512(kOrders[even_first ? 1 : 0]));
+}
+#else
+DM_INLINE void store_block(F16 a, F16 b, bool even_first, uint8_t* out) {
+  if (even_first) {
+    const __m512i lanes =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(lanes, _mm512_set1_epi32(1));
+    const F16 first = {_mm512_permutex2var_ps(a.v, lanes, b.v)};
+    b.v = _mm512_permutex2var_ps(a.v, odd, b.v);
+    a = first;
+  }
+  store_operand(out, {a, b});
+}
+#endif
+DM_INLINE void prepare_block(const float* x, bool quantise, bool even_first, uint8_t* out) {
+  F16 a = load(x), b = load(x + 16);
+  if (quantise) quantise_block(a, b);
+#if DEEPMINT_ISA_LEVEL >= 4
+  _mm512_store_si512(out, ordered_words(a, b, even_first));
+#else
+  store_block(a, b, even_first, out);
+#endif
+}
+#else
+// Loops over the 32 values of a block; the compiler makes registers of them.
+DM_INLINE void prepare_block(const float* x, bool quantise, bool even_first, uint8_t* out) {
+  alignas(64) float v[32];
+  for (int i = 0; i < 32; ++i) v[i] = x[i];
+  if (quantise) {
+    uint32_t largest = 0;
+    for (int i = 0; i < 32; ++i) {
+      const uint32_t magnitude = bits_of(v[i]) & 0x7FFFFFFFu;
+      largest = magnitude > largest ? magnitude : largest;
+    }
+    if (largest >= 0x7F800000u) {
+      for (int i = 0; i < 32; ++i) v[i] = __builtin_nanf("");
+    } else {
+      const uint32_t e = scale_exponent(largest);
+      const float scale = float_of(e << 23), inverse = float_of((254 - e) << 23);
+      for (int i = 0; i < 32; ++i) {
+        const float value = v[i] * inverse;
+        uint32_t exponent = bits_of(value) & 0x7F800000u;
+        exponent = exponent < (121u << 23) ? 121u << 23 : exponent;
+        const float anchor = float_of(exponent + ((20u << 23) | 0x400000u));
+        v[i] = ((value + anchor) - anchor) * scale;
+      }
+    }
+  }
+  auto* values = reinterpret_cast<float*>(out);
+  for (int i = 0; i < 16; ++i) {
+    values[i] = v[even_first ? 2 * i : i];
+    values[16 + i] = v[even_first ? 2 * i + 1 : 16 + i];
+  }
+}
+#endif
+
+void prepare(const float* x, int64_t k, bool quantise, V41Order order, uint8_t* out) {
+  const bool even_first = order == V41Order::kEvenFirst;
+  int64_t at = 0;
+  for (; at + kV41Step <= k; at += kV41Step, out += kOperandStep)
+    prepare_block(x + at, quantise, even_first, out);
+  if (at < k) {
+    alignas(64) float rest[32] = {};
+    for (int i = 0; at + i < k; ++i) rest[i] = x[at + i];
+    prepare_block(rest, quantise, even_first, out);
+    at += kV41Step;
+    out += kOperandStep;
+  }
+#if DEEPMINT_ISA_LEVEL >= 4
+  if (order == V41Order::kInterleaved) {
+    // The order in which load_pair leaves the codes; 32 zeros make up a whole group.
+    if (at % 64 != 0) _mm512_store_si512(out, _mm512_setzero_si512());
+    for (; at > 0; at -= 64) {
+      out -= at % 64 != 0 ? kOperandStep : 2 * kOperandStep;
+      if (at % 64 != 0) at += kV41Step;
+      const __m512i a = _mm512_load_si512(out), b = _mm512_load_si512(out + kOperandStep);
+      _mm512_store_si512(out, _mm512_shuffle_i64x2(a, b, 0x88));
+      _mm512_store_si512(out + kOperandStep, _mm512_shuffle_i64x2(a, b, 0xDD));
+    }
+  }
+#endif
 }
 
 void swiglu(const float* gate, const float* up, int64_t n, float limit, float weight, float* t) {
@@ -532,8 +760,13 @@ const V41Kernels kV41Linear = {
     kDirectRows,
     kMaxOutputs,
     kOperandBytes,
+    DEEPMINT_ISA_LEVEL >= 4 ? V41Order::kInterleaved : V41Order::kNatural,
     {direct<Bf16>, direct<Fp8>, direct<Fp4>},
+#if DEEPMINT_ISA_LEVEL >= 4
+    {expand<Bf16>, expand_pairs, expand<Fp4>},
+#else
     {expand<Bf16>, expand<Fp8>, expand<Fp4>},
+#endif
     panel,
     prepare,
     swiglu,

@@ -9,6 +9,10 @@ class FastArithmetic : public FastOps {
  public:
   explicit FastArithmetic(ThreadPool* pool) : FastOps(pool), linear_(*pool) {}
 
+  Status prepare(const Config& config, const Weights& weights) override {
+    DEEPMINT_CHECK_OK(FastOps::prepare(config, weights));
+    return check_dense(weights, *pool_);
+  }
   Status reserve(const Config& config, size_t max_rows) override {
     DEEPMINT_CHECK_OK(FastOps::reserve(config, max_rows));
     linear_.reserve(config, max_rows);

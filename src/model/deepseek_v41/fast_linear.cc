@@ -52,6 +52,30 @@ kernels::V41Weights view(const Matrix& m) {
           m.scale != nullptr ? m.scale->bytes.data() : nullptr, m.n, m.k};
 }
 
+Status check_dense(const Weights& weights, ThreadPool& pool) {
+  std::vector<const Matrix*> matrices;
+  for (const LayerWeights& l : weights.layers) {
+    matrices.insert(matrices.end(),
+                    {&l.wq_a, &l.wq_b, &l.wkv, &l.wo_b, &l.shared.w1, &l.shared.w2, &l.shared.w3});
+    for (const Matrix& group : l.wo_a) matrices.push_back(&group);
+    if (l.indexer) matrices.push_back(&l.indexer->wq_b);
+    if (l.engram) matrices.push_back(&l.engram->wkv);
+  }
+  std::vector<Status> found(matrices.size());
+  pool.run(
+      matrices.size(),
+      [&](size_t begin, size_t end, int) {
+        for (size_t i = begin; i < end; ++i)
+          found[i] = kernels::v41_check_values(view(*matrices[i]));
+      },
+      1);
+  for (size_t i = 0; i < found.size(); ++i)
+    if (!found[i])
+      return tl::unexpected<Error>(
+          std::move(found[i]).error().at("tensor \"" + matrices[i]->weight->name + "\""));
+  return {};
+}
+
 void FastLinear::reserve(const Config& c, size_t max_rows) {
   const auto rows = static_cast<int64_t>(max_rows);
   const int64_t heads = static_cast<int64_t>(c.heads) * c.head_dim,

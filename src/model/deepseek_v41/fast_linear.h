@@ -21,6 +21,11 @@ namespace deepmint::v41 {
 // The view that kernels take; `m` must have been bound (weights.h).
 kernels::V41Weights view(const Matrix& m);
 
+// Whether every FP8 matrix outside the routed experts holds values that are exact in BF16
+// (kernels/v41_linear.h). Experts need no look: a NaN scale gives NaN, 2^126 and above infinities,
+// 2^-126 and below zeros. Errors: kInvalidFile naming the tensor.
+Status check_dense(const Weights& weights, ThreadPool& pool);
+
 class FastLinear {
  public:
   explicit FastLinear(ThreadPool& pool) : pool_(pool) {}

@@ -161,6 +161,20 @@ TEST_F(FastLinearTest, NotANumberStaysInItsRow) {
   }
 }
 
+TEST_F(FastLinearTest, ScalesThatBf16CannotHoldAreNamed) {
+  ThreadPool pool(2);
+  EXPECT_TRUE(check_dense(weights_, pool));
+  Matrix& w = weights_.layers[6].shared.w2;
+  TensorView scale = *w.scale;
+  std::vector<std::byte> bytes(scale.bytes.begin(), scale.bytes.end());
+  bytes.back() = std::byte{250};
+  scale.bytes = bytes;
+  w.scale = &scale;
+  const auto status = check_dense(weights_, pool);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().where, "tensor \"layers.6.ffn.shared_experts.w2.weight\"");
+}
+
 TEST_F(FastLinearTest, GroupsAreProductsOfTheirOwn) {
   const std::vector<Matrix>& w = weights_.layers[1].wo_a;
   const auto groups = static_cast<int64_t>(w.size());
