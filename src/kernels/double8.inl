@@ -1,9 +1,9 @@
 // Eight doubles, or eight floats, as compiler vectors: one 512-bit register, or as many narrower
 // ones as it takes. Included by files that are compiled per instruction set, after simd16.inl.
 //
-// No FMA: products of a float and a BF16 are exact in double, and sums then have the same bits on
-// every instruction set. Used where a last-bit difference would flip the rounding to BF16 of
-// something that everything after it reads.
+// Products of a float and a BF16 are exact in double, so with them fma8 gives the same bits on
+// every instruction set; elsewhere x86-64 rounds once more. Used where a last-bit difference would
+// flip the rounding to BF16 of something that everything after it reads.
 #pragma GCC diagnostic ignored "-Wpsabi"  // all of it is inlined: no vector crosses a call
 
 namespace deepmint::kernels::DEEPMINT_ISA_NS {
@@ -21,11 +21,36 @@ DM_INLINE V8 load8(const float* p) {
   return v;
 }
 DM_INLINE void store8(float* p, V8 v) { __builtin_memcpy(p, &v, sizeof v); }
+#if DEEPMINT_ISA_LEVEL >= 2  // gcc 12 would convert in halves
+DM_INLINE D8 wide(V8 v) {
+  return reinterpret_cast<D8>(_mm512_cvtps_pd(reinterpret_cast<__m256>(v)));
+}
+DM_INLINE V8 narrow(D8 v) {
+  return reinterpret_cast<V8>(_mm512_cvtpd_ps(reinterpret_cast<__m512d>(v)));
+}
+#else
 DM_INLINE D8 wide(V8 v) { return __builtin_convertvector(v, D8); }
-DM_INLINE D8 wide8(const float* p) { return wide(load8(p)); }
 DM_INLINE V8 narrow(D8 v) { return __builtin_convertvector(v, V8); }
+#endif
+DM_INLINE D8 wide8(const float* p) { return wide(load8(p)); }
 DM_INLINE D8 all8(double x) { return D8{x, x, x, x, x, x, x, x}; }
 DM_INLINE V8 all8f(float x) { return V8{x, x, x, x, x, x, x, x}; }
+DM_INLINE D8 fma8(D8 a, D8 b, D8 c) {
+#if DEEPMINT_ISA_LEVEL >= 2
+  return reinterpret_cast<D8>(_mm512_fmadd_pd(
+      reinterpret_cast<__m512d>(a), reinterpret_cast<__m512d>(b), reinterpret_cast<__m512d>(c)));
+#elif DEEPMINT_ISA_LEVEL == 1
+  __m256d x[2], y[2], z[2];
+  __builtin_memcpy(x, &a, sizeof x);
+  __builtin_memcpy(y, &b, sizeof y);
+  __builtin_memcpy(z, &c, sizeof z);
+  for (int i = 0; i < 2; ++i) z[i] = _mm256_fmadd_pd(x[i], y[i], z[i]);
+  __builtin_memcpy(&c, z, sizeof z);
+  return c;
+#else
+  return a * b + c;
+#endif
+}
 // Lanes i and i + 4 meet, then i and i + 2, i and i + 1.
 DM_INLINE double sum8(D8 v) {
   return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
@@ -44,19 +69,21 @@ DM_INLINE D8 exp8(D8 x) {
   x = x < all8(-700.0) ? all8(-700.0) : x;
   x = x > all8(700.0) ? all8(700.0) : x;
   const double magic = 6755399441055744.0;  // 1.5 * 2^52: the sum's low bits are the integer
-  const D8 shifted = x * 0x1.71547652b82fep+0 + magic;
+  const D8 shifted = fma8(x, all8(0x1.71547652b82fep+0), all8(magic));
   const D8 n = shifted - magic;
-  const D8 r = (x - n * 0x1.62e42fefp-1) - n * 0x1.473de6af278edp-34;
-  D8 p = r * (1.0 / 3628800) + 1.0 / 362880;
-  p = p * r + 1.0 / 40320;
-  p = p * r + 1.0 / 5040;
-  p = p * r + 1.0 / 720;
-  p = p * r + 1.0 / 120;
-  p = p * r + 1.0 / 24;
-  p = p * r + 1.0 / 6;
-  p = p * r + 0.5;
-  p = p * r + 1.0;
-  p = p * r + 1.0;
+  const D8 r = fma8(n, all8(-0x1.473de6af278edp-34), fma8(n, all8(-0x1.62e42fefp-1), x));
+  // In two halves by r^2, so that the chain is short.
+  const D8 r2 = r * r;
+  D8 odd = fma8(r2, all8(1.0 / 362880), all8(1.0 / 5040));
+  odd = fma8(odd, r2, all8(1.0 / 120));
+  odd = fma8(odd, r2, all8(1.0 / 6));
+  odd = fma8(odd, r2, all8(1.0));
+  D8 even = fma8(r2, all8(1.0 / 3628800), all8(1.0 / 40320));
+  even = fma8(even, r2, all8(1.0 / 720));
+  even = fma8(even, r2, all8(1.0 / 24));
+  even = fma8(even, r2, all8(0.5));
+  even = fma8(even, r2, all8(1.0));
+  D8 p = fma8(odd, r, even);
   L8 bits, power;
   __builtin_memcpy(&bits, &p, sizeof bits);
   __builtin_memcpy(&power, &shifted, sizeof power);

@@ -18,12 +18,12 @@ DM_INLINE uint32_t bf16_bits(float x) {
   return (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
 }
 
-DM_INLINE uint32_t e4m3_bits(uint32_t code) {  // of the float value
-  const uint32_t u = code & 127u;
+DM_INLINE uint32_t e4m3_bits(uint32_t code) {  // of the float value; masks instead of branches
+  const uint32_t u = code & 127u, is_small = 0u - static_cast<uint32_t>(u < 8),
+                 is_nan = 0u - static_cast<uint32_t>(u == 127);
   const uint32_t small = bits_of(static_cast<float>(static_cast<int32_t>(u)) * 0x1p-9f);
-  uint32_t v = u < 8 ? small : (u << 20) + (120u << 23);
-  v = u == 127 ? 0x7FC00000u : v;
-  return v | (code & 128u) << 24;
+  const uint32_t normal = (u << 20) + (120u << 23);
+  return (small & is_small) | (normal & ~is_small) | (is_nan & 0x7FC00000u) | (code & 128u) << 24;
 }
 DM_INLINE float e8m0_value(uint8_t b) {
   return b == 255 ? __builtin_nanf("")
@@ -31,6 +31,39 @@ DM_INLINE float e8m0_value(uint8_t b) {
                   : float_of(static_cast<uint32_t>(b) << 23);
 }
 
+#if DEEPMINT_ISA_LEVEL >= 2
+// In BF16 words: a normal code shifts into place and the scale, a power of two, adds to the
+// exponent; the seven subnormal codes come from a table. A scale that leaves the range of BF16
+// takes the long way.
+void unpack_window(const uint8_t* __restrict row, int64_t dim, uint16_t* __restrict out) {
+  const uint8_t* scales = row + dim;
+  alignas(32) static constexpr uint16_t kSmall[16] = {
+      0, 0x3B00, 0x3B80, 0x3BC0, 0x3C00, 0x3C20, 0x3C40, 0x3C60, 0, 0, 0, 0, 0, 0, 0, 0};
+  const __m512i small =
+      _mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(kSmall)));
+  for (int64_t b = 0; b < dim / 32; ++b) {
+    const int shift = static_cast<int>(scales[b]) - 127;
+    const __m512i code =
+        _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + 32 * b)));
+    const __m512i u = _mm512_and_si512(code, _mm512_set1_epi16(127));
+    const __mmask32 is_small = _mm512_cmplt_epu16_mask(u, _mm512_set1_epi16(8));
+    const __mmask32 is_nan = _mm512_cmpeq_epi16_mask(u, _mm512_set1_epi16(127));
+    if (is_nan != 0 || shift < -100 || shift > 118) {
+      const float s = e8m0_value(scales[b]);
+      for (int64_t i = 32 * b; i < 32 * b + 32; ++i)
+        out[i] = static_cast<uint16_t>(bits_of(float_of(e4m3_bits(row[i])) * s) >> 16);
+      continue;
+    }
+    const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(u, 4), _mm512_set1_epi16(120 << 7));
+    const __m512i v = _mm512_mask_permutexvar_epi16(normal, is_small, u, small);
+    const __mmask32 not_zero = _mm512_test_epi16_mask(u, u);
+    const __m512i scaled =
+        _mm512_mask_add_epi16(v, not_zero, v, _mm512_set1_epi16(static_cast<short>(shift * 128)));
+    const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(code, _mm512_set1_epi16(128)), 8);
+    _mm512_storeu_si512(out + 32 * b, _mm512_or_si512(scaled, sign));
+  }
+}
+#else
 void unpack_window(const uint8_t* __restrict row, int64_t dim, uint16_t* __restrict out) {
   const uint8_t* scales = row + dim;
   for (int64_t b = 0; b < dim / 32; ++b) {
@@ -39,6 +72,7 @@ void unpack_window(const uint8_t* __restrict row, int64_t dim, uint16_t* __restr
       out[i] = static_cast<uint16_t>(bits_of(float_of(e4m3_bits(row[i])) * s) >> 16);
   }
 }
+#endif
 
 #if DEEPMINT_ISA_LEVEL >= 2
 void unpack_global(const uint8_t* __restrict row, int64_t dim, uint16_t* __restrict out) {
@@ -51,20 +85,26 @@ void unpack_global(const uint8_t* __restrict row, int64_t dim, uint16_t* __restr
       static_cast<short>(0xC0C0)));
   const __m512i nibbles = _mm512_set1_epi32(0x000F000F);
   const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
-  for (int64_t b = 0; b < dim / 32; ++b) {
-    const __m512i bytes =
-        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 16 * b)));
-    const __m512i index =
-        _mm512_and_si512(_mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12)), nibbles);
-    const __m512i v = _mm512_permutexvar_epi16(index, table);
-    const __m512 s = _mm512_mask_mov_ps(_mm512_set1_ps(float_of(e4m3_bits(scales[2 * b]))), 0xFF00,
-                                        _mm512_set1_ps(float_of(e4m3_bits(scales[2 * b + 1]))));
-    const __m512i even =
-        _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(v, 16)), s));
-    const __m512i odd =
-        _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(v, high)), s));
-    _mm512_storeu_si512(out + 32 * b,
-                        _mm512_or_si512(_mm512_srli_epi32(even, 16), _mm512_and_si512(odd, high)));
+  for (int64_t first = 0; first < dim / 32; first += 16) {
+    const int64_t last = first + 16 < dim / 32 ? first + 16 : dim / 32;
+    alignas(64) float decoded[32];
+    for (int64_t i = 0; i < 2 * (last - first); ++i)
+      decoded[i] = float_of(e4m3_bits(scales[2 * first + i]));
+    for (int64_t b = first; b < last; ++b) {
+      const __m512i bytes =
+          _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 16 * b)));
+      const __m512i index =
+          _mm512_and_si512(_mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12)), nibbles);
+      const __m512i v = _mm512_permutexvar_epi16(index, table);
+      const __m512 s = _mm512_mask_mov_ps(_mm512_set1_ps(decoded[2 * (b - first)]), 0xFF00,
+                                          _mm512_set1_ps(decoded[2 * (b - first) + 1]));
+      const __m512i even =
+          _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(v, 16)), s));
+      const __m512i odd =
+          _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(v, high)), s));
+      _mm512_storeu_si512(
+          out + 32 * b, _mm512_or_si512(_mm512_srli_epi32(even, 16), _mm512_and_si512(odd, high)));
+    }
   }
 }
 #else
@@ -123,13 +163,19 @@ DM_INLINE void scores_block(const uint32_t* packed, int64_t lanes, int64_t dim,
     for (int g = 0; g < Groups; ++g) s[r][g] = _mm512_setzero_ps();
   }
   const int64_t half = dim / 2;
-  for (int64_t i = 0; i < half; ++i) {
-    __m512bh q[Groups];
-    for (int g = 0; g < Groups; ++g)
-      q[g] = as_bf16(_mm512_loadu_si512(packed + (g * half + i) * 16));
+  // Four pairs at a time: there are more rows than address registers.
+  constexpr int kPairs = Groups == 1 ? 4 : 2;
+  for (int64_t i = 0; i < half; i += kPairs) {
+    __m512bh q[kPairs][Groups];
+    for (int p = 0; p < kPairs; ++p)
+      for (int g = 0; g < Groups; ++g)
+        q[p][g] = as_bf16(_mm512_loadu_si512(packed + (g * half + i + p) * 16));
     for (int r = 0; r < Rows; ++r) {
-      const __m512bh x = as_bf16(_mm512_set1_epi32(static_cast<int>(k[r][i])));
-      for (int g = 0; g < Groups; ++g) s[r][g] = _mm512_dpbf16_ps(s[r][g], q[g], x);
+      const uint32_t* pair = k[r] + i;
+      for (int p = 0; p < kPairs; ++p) {
+        const __m512bh x = as_bf16(_mm512_set1_epi32(static_cast<int>(pair[p])));
+        for (int g = 0; g < Groups; ++g) s[r][g] = _mm512_dpbf16_ps(s[r][g], q[p][g], x);
+      }
     }
   }
   for (int r = 0; r < Rows; ++r)

@@ -1,7 +1,6 @@
 #include "kernels/v41_index.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 
 #include "core/cpu_isa.h"
@@ -24,7 +23,7 @@ const V41IndexTable& v41_index() {
   return isa_x86_64::v41_index_table;
 }
 
-void V41TopK::reset(int64_t k, float* scores, int32_t* index, float* scratch) {
+void V41TopK::reset(int64_t k, float* scores, int32_t* index, int32_t* scratch) {
   k_ = k;
   n_ = 0;
   threshold_ = -std::numeric_limits<float>::infinity();
@@ -54,16 +53,14 @@ void V41TopK::remap(int64_t from, const int32_t* map) {
 }
 
 // Indices ascend, so among equal scores the first ones win.
-float V41TopK::keep_best(float* scores, int32_t* index, int64_t n, int64_t k, float* scratch) {
+float V41TopK::keep_best(float* scores, int32_t* index, int64_t n, int64_t k, int32_t* scratch) {
   if (n < k || k == 0) return -std::numeric_limits<float>::infinity();
-  std::copy_n(scores, n, scratch);
-  std::nth_element(scratch, scratch + (k - 1), scratch + n, std::greater<>());
-  const float last = scratch[k - 1];
+  const float last = v41_index().kth_largest(scores, n, k, scratch);
   int64_t ties = k - std::count_if(scores, scores + n, [&](float s) { return s > last; });
   int64_t kept = 0;
   for (int64_t i = 0; i < n; ++i) {
     const bool tie = scores[i] == last;
-    const bool keep = scores[i] > last || (tie && ties > 0);
+    const bool keep = (scores[i] > last) | (tie & (ties > 0));
     ties -= tie;
     scores[kept] = scores[i];
     index[kept] = index[i];

@@ -24,6 +24,7 @@ namespace deepmint::kernels {
 // scores: `groups` such tiles one behind the other; queries: [heads, dim], blocks: [heads, dim /
 // 32],
 //   weights: [heads] → out: [16 * groups].
+// kth_largest: of n >= k scores, none NaN; keys: n entries of scratch.
 // above: appends the scores[j] > threshold and base + j, in order; returns how many. Writes up to
 // 16
 //   entries past the last.
@@ -37,9 +38,9 @@ class V41TopK {
   static constexpr int64_t kChunk = 64;  // add() takes up to this many
   static constexpr int64_t capacity(int64_t k) { return 4 * k + 2 * kChunk; }
 
-  // scores, index: capacity(k) entries each; scratch: capacity(k) floats, may be shared by lists
+  // scores, index: capacity(k) entries each; scratch: capacity(k) entries, may be shared by lists
   // that are used one after the other.
-  void reset(int64_t k, float* scores, int32_t* index, float* scratch);
+  void reset(int64_t k, float* scores, int32_t* index, int32_t* scratch);
   void add(const float* scores, int64_t n, int32_t base);
   void push(float score, int32_t index);
   // For lists whose indices are not consecutive: those of the entries added since size() was `from`
@@ -51,8 +52,8 @@ class V41TopK {
   // Prunes to at most k; the rest of the list is then index()[0, size()), ascending.
   void finish();
   // The same for a list in memory, index ascending: keeps min(n, k) entries at the front and
-  // returns the k-th best score, or -infinity when n < k. scratch: n floats.
-  static float keep_best(float* scores, int32_t* index, int64_t n, int64_t k, float* scratch);
+  // returns the k-th best score, or -infinity when n < k. scratch: n entries.
+  static float keep_best(float* scores, int32_t* index, int64_t n, int64_t k, int32_t* scratch);
   const int32_t* index() const { return index_; }
   const float* scores() const { return scores_; }
 
@@ -62,7 +63,7 @@ class V41TopK {
   float threshold_ = 0;
   float* scores_ = nullptr;
   int32_t* index_ = nullptr;
-  float* scratch_ = nullptr;
+  int32_t* scratch_ = nullptr;
 };
 
 }  // namespace deepmint::kernels

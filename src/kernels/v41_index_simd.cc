@@ -36,21 +36,37 @@ void pack_query(const uint8_t* codes, const uint8_t* scales, int64_t dim, int8_t
 }
 
 // One dword of sixteen keys → 64 bytes of even and 64 bytes of odd elements.
-DM_INLINE void expand(const uint8_t* from, uint8_t* to) {
 #if DEEPMINT_ISA_LEVEL >= 2
+DM_INLINE void expand(__m512i v, uint8_t* to) {
   const __m512i table =
       _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kCode)));
-  const __m512i v = _mm512_loadu_si512(from), low = _mm512_set1_epi8(15);
+  const __m512i low = _mm512_set1_epi8(15);
   _mm512_storeu_si512(to, _mm512_shuffle_epi8(table, _mm512_and_si512(v, low)));
   _mm512_storeu_si512(to + 64,
                       _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(v, 4), low)));
+}
+DM_INLINE void expand(const uint8_t* from, uint8_t* to) { expand(_mm512_loadu_si512(from), to); }
+#elif DEEPMINT_ISA_LEVEL == 1
+DM_INLINE void expand(const uint8_t* from, uint8_t* to) {
+  const __m256i table =
+      _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(kCode)));
+  const __m256i low = _mm256_set1_epi8(15);
+  for (int i = 0; i < 64; i += 32) {
+    const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i),
+                        _mm256_shuffle_epi8(table, _mm256_and_si256(v, low)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 64 + i),
+                        _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(v, 4), low)));
+  }
+}
 #else
+DM_INLINE void expand(const uint8_t* from, uint8_t* to) {
   for (int i = 0; i < 64; ++i) {
     to[i] = kCode[from[i] & 15];
     to[64 + i] = kCode[from[i] >> 4];
   }
-#endif
 }
+#endif
 
 void unpack_keys(const uint8_t* const* rows, int64_t dim, uint8_t* tile, float* scales) {
   const int64_t dwords = dim / 8, blocks = dim / 32;
@@ -58,13 +74,11 @@ void unpack_keys(const uint8_t* const* rows, int64_t dim, uint8_t* tile, float* 
 #if DEEPMINT_ISA_LEVEL >= 2
   for (; i + 16 <= dwords; i += 16) {
     __m512i v[16];
+#pragma GCC unroll 16
     for (int k = 0; k < 16; ++k) v[k] = _mm512_loadu_si512(rows[k] + 4 * i);
     transpose16(v);
-    for (int d = 0; d < 16; ++d) {
-      alignas(64) uint8_t dword[64];
-      _mm512_store_si512(dword, v[d]);
-      expand(dword, tile + (i + d) * 128);
-    }
+#pragma GCC unroll 16
+    for (int d = 0; d < 16; ++d) expand(v[d], tile + (i + d) * 128);
   }
 #endif
   for (; i < dwords; ++i) {
@@ -226,8 +240,43 @@ int64_t above(const float* scores, int64_t n, int32_t base, float threshold, flo
   return count;
 }
 
+// Bisection over the bits of the answer: 32 counts, no branch that depends on the data. A score's
+// key is an integer in the same order; both zeros have the key 0.
+float kth_largest(const float* __restrict scores, int64_t n, int64_t k, int32_t* __restrict keys) {
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t bits = __builtin_bit_cast(int32_t, scores[i] + 0.0f);
+    keys[i] = bits ^ ((bits >> 31) & 0x7FFFFFFF);
+  }
+  const auto count = [&](int32_t least) __attribute__((always_inline)) {
+    int64_t c = 0;
+    int64_t i = 0;
+#if DEEPMINT_ISA_LEVEL >= 2
+    const __m512i limit = _mm512_set1_epi32(least);
+    for (; i + 32 <= n; i += 32) {
+      const __mmask16 a = _mm512_cmpge_epi32_mask(_mm512_loadu_si512(keys + i), limit),
+                      b = _mm512_cmpge_epi32_mask(_mm512_loadu_si512(keys + i + 16), limit);
+      c += __builtin_popcount(static_cast<uint32_t>(a) | static_cast<uint32_t>(b) << 16);
+    }
+#else
+    int32_t narrow = 0;
+    for (; i < n; ++i) narrow += keys[i] >= least;
+    c = narrow;
+#endif
+    for (; i < n; ++i) c += keys[i] >= least;
+    return c;
+  };
+  // The largest key with at least k entries at or above it.
+  uint32_t best = count(0) >= k ? 0 : 0x80000000u;
+  for (int bit = 30; bit >= 0; --bit) {
+    const uint32_t next = best | 1u << bit;
+    best = count(static_cast<int32_t>(next)) >= k ? next : best;
+  }
+  const auto key = static_cast<int32_t>(best);
+  return __builtin_bit_cast(float, key ^ ((key >> 31) & 0x7FFFFFFF));
+}
+
 }  // namespace
 
-extern const V41IndexTable v41_index_table = {pack_query, unpack_keys, scores, above};
+extern const V41IndexTable v41_index_table = {pack_query, unpack_keys, scores, above, kth_largest};
 
 }  // namespace deepmint::kernels::DEEPMINT_ISA_NS

@@ -22,6 +22,7 @@ struct V41IndexTable {
                  float* out);
   int64_t (*above)(const float* scores, int64_t n, int32_t base, float threshold, float* out,
                    int32_t* index);
+  float (*kth_largest)(const float* scores, int64_t n, int64_t k, int32_t* keys);
 };
 
 namespace isa_x86_64 {

@@ -24,8 +24,8 @@ DM_INLINE double sqrt_double(double x) {
 DM_INLINE double dot(const float* a, const float* b, int64_t n) {
   D8 s0 = all8(0), s1 = all8(0);
   for (int64_t i = 0; i < n; i += 16) {
-    s0 += wide8(a + i) * wide8(b + i);
-    s1 += wide8(a + i + 8) * wide8(b + i + 8);
+    s0 = fma8(wide8(a + i), wide8(b + i), s0);
+    s1 = fma8(wide8(a + i + 8), wide8(b + i + 8), s1);
   }
   return sum8(s0 + s1);
 }
@@ -65,7 +65,7 @@ DM_INLINE void dots_block(const float* x, int64_t n, const float* fn, float* out
     for (int r = 0; r < Rows; ++r) v[r] = wide8(x + r * n + i);
     for (int o = 0; o < Outputs; ++o) {
       const D8 w = wide8(fn + o * n + i);
-      for (int r = 0; r < Rows; ++r) sums[r][o] += v[r] * w;
+      for (int r = 0; r < Rows; ++r) sums[r][o] = fma8(v[r], w, sums[r][o]);
     }
   }
   for (int r = 0; r < Rows; ++r)
@@ -175,7 +175,7 @@ DM_INLINE void collapse_streams(const float* x, int64_t hc, int64_t n, const flo
   for (int64_t i = 0; i < n; i += 8) {
     D8 s = static_cast<double>(pre[0]) * wide8(x + i);
     for (int64_t c = 1; c < (Streams > 0 ? Streams : hc); ++c)
-      s += static_cast<double>(pre[c]) * wide8(x + c * n + i);
+      s = fma8(all8(static_cast<double>(pre[c])), wide8(x + c * n + i), s);
     store8(y + i, round_bf16(narrow(s)));
   }
 }
@@ -193,8 +193,9 @@ DM_INLINE void expand_streams(const float* y, int64_t streams, int64_t n, const 
     const D8 out = wide8(y + i);
     for (int64_t k = 0; k < hc; ++k) {
       D8 s = static_cast<double>(comb[k]) * v[0];
-      for (int64_t j = 1; j < hc; ++j) s += static_cast<double>(comb[j * hc + k]) * v[j];
-      store8(x + k * n + i, round_bf16(narrow(static_cast<double>(post[k]) * out + s)));
+      for (int64_t j = 1; j < hc; ++j)
+        s = fma8(all8(static_cast<double>(comb[j * hc + k])), v[j], s);
+      store8(x + k * n + i, round_bf16(narrow(fma8(all8(static_cast<double>(post[k])), out, s))));
     }
   }
 }
@@ -256,13 +257,13 @@ DM_INLINE uint32_t e2m1_code(float x) {
   return code | (u >> 31) << 3;
 }
 
-DM_INLINE float e4m3_value(uint32_t code) {
-  const uint32_t u = code & 127u;
+DM_INLINE float e4m3_value(uint32_t code) {  // masks instead of branches
+  const uint32_t u = code & 127u, is_small = 0u - static_cast<uint32_t>(u < 8),
+                 is_nan = 0u - static_cast<uint32_t>(u == 127);
   const uint32_t small = bits_of(static_cast<float>(static_cast<int32_t>(u)) * 0x1p-9f);
   const uint32_t normal = (u << 20) + (120u << 23);
-  uint32_t v = u < 8 ? small : normal;
-  v = u == 127 ? 0x7FC00000u : v;
-  return float_of(v | (code & 128u) << 24);
+  return float_of((small & is_small) | (normal & ~is_small) | (is_nan & 0x7FC00000u) |
+                  (code & 128u) << 24);
 }
 
 DM_INLINE float e8m0_value(uint8_t b) {

@@ -10,6 +10,13 @@
 namespace deepmint::v41 {
 namespace {
 
+// Selected rows lie anywhere in the cache's memory: ask for one some rows before it is unpacked.
+constexpr int32_t kAhead = 6;
+void fetch(const PagedRows& rows, int32_t row) {
+  const std::byte* at = rows.row(row);
+  for (size_t byte = 0; byte < rows.row_bytes; byte += 64) __builtin_prefetch(at + byte);
+}
+
 // Rows of one sequence that one thread takes in a row: they share most of their window, and often
 // most of their global rows.
 constexpr int64_t kBlockRows = 16;
@@ -21,11 +28,11 @@ float attention_scale(const Config& c) {
 }  // namespace
 
 FastOps::AttentionScratch::AttentionScratch(const Config& c)
-    : max_window(c.window + kBlockRows), max_global(c.index_topk) {
+    : max_window(c.window + kBlockRows), max_global(c.index_topk), stride(c.head_dim + 32) {
   const auto size = [](int64_t n) { return static_cast<size_t>(n); };
   const int64_t dim = c.head_dim, lanes = kernels::v41_lanes(c.heads), n = max_window + max_global;
-  window = AlignedBuffer<uint16_t>::uninitialized(size(max_window * dim));
-  global = AlignedBuffer<uint16_t>::uninitialized(size(max_global * dim));
+  window = AlignedBuffer<uint16_t>::uninitialized(size(max_window * stride));
+  global = AlignedBuffer<uint16_t>::uninitialized(size(max_global * stride));
   packed = AlignedBuffer<float>::uninitialized(size(lanes * dim));
   for (auto* b : {&scores, &exps, &weights})
     *b = AlignedBuffer<float>::uninitialized(size(n * lanes));
@@ -46,13 +53,14 @@ void FastOps::attend_block(float* q, std::span<const AttentionRow> rows, const C
   for (const AttentionRow& r : rows) {
     for (; unpacked <= r.position; ++unpacked)
       kernels::v41_unpack_window(r.window.row(unpacked), dim,
-                                 s.window.data() + (unpacked - first) * dim);
+                                 s.window.data() + (unpacked - first) * s.stride);
     int64_t n = 0;
     for (int32_t p = r.floor; p <= r.position; ++p)
-      s.rows[static_cast<size_t>(n++)] = s.window.data() + (p - first) * dim;
+      s.rows[static_cast<size_t>(n++)] = s.window.data() + (p - first) * s.stride;
     s.hold(r, dim);
     for (int32_t i = 0; i < r.n_selected; ++i)
-      s.rows[static_cast<size_t>(n++)] = s.global.data() + s.slots[static_cast<size_t>(i)] * dim;
+      s.rows[static_cast<size_t>(n++)] =
+          s.global.data() + s.slots[static_cast<size_t>(i)] * s.stride;
     kernels::v41_attend(q, s.rows.data(), n, c.heads, dim, scale, sink, s.memory, q);
     q += width;
   }
@@ -73,10 +81,11 @@ void FastOps::AttentionScratch::hold(const AttentionRow& r, int64_t dim) {
   auto fresh = static_cast<int32_t>(n_held);
   for (size_t i = 0; i < n_new; ++i) {
     held[i] = r.selected[i];
+    if (i + kAhead < n_new && next_slots[i + kAhead] < 0) fetch(r.global, r.selected[i + kAhead]);
     if (next_slots[i] >= 0) continue;
     next_slots[i] = n_free > 0 ? free_slots[--n_free] : fresh++;
     kernels::v41_unpack_global(r.global.row(r.selected[i]), dim,
-                               global.data() + next_slots[i] * dim);
+                               global.data() + next_slots[i] * stride);
   }
   // A shorter list leaves places behind; forget them all rather than keep a list of holes.
   n_held = n_free == 0 ? n_new : 0;
@@ -97,11 +106,13 @@ void FastOps::attend_shared(float* q, const AttentionRow& r, const Config& c, co
     for (int64_t t = first_of(begin); t < first_of(end); ++t) {
       uint16_t* to;
       if (t < window) {
-        to = s.window.data() + t * dim;
+        to = s.window.data() + t * s.stride;
         kernels::v41_unpack_window(r.window.row(r.floor + static_cast<int32_t>(t)), dim, to);
       } else {
-        to = s.global.data() + (t - window) * dim;
-        kernels::v41_unpack_global(r.global.row(r.selected[t - window]), dim, to);
+        const int64_t i = t - window;
+        if (i + kAhead < r.n_selected) fetch(r.global, r.selected[i + kAhead]);
+        to = s.global.data() + i * s.stride;
+        kernels::v41_unpack_global(r.global.row(r.selected[i]), dim, to);
       }
       s.rows[static_cast<size_t>(t)] = to;
     }

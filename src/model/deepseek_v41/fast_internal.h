@@ -16,6 +16,9 @@ struct FastOps::AttentionScratch {
   void hold(const AttentionRow& row, int64_t dim);
 
   int64_t max_window, max_global;
+  // Distance of unpacked rows: not a power of two, or a column of rows would fall into a few cache
+  // sets.
+  int64_t stride;
   AlignedBuffer<uint16_t> window, global;  // unpacked rows
   AlignedBuffer<float> packed, scores, exps, weights, scratch;
   std::vector<const uint16_t*> rows;  // of the current query
@@ -49,10 +52,10 @@ struct FastOps::SelectScratch {
   void score_tile(const SelectScratch& q, int64_t slot, const float* w, const Config& c,
                   bool restricted, bool make_blocks, int64_t base, int64_t n, Lists& lists);
 
-  AlignedBuffer<float> prune_scratch;
-  std::vector<Lists> lists;                          // kRows
-  AlignedBuffer<float> merge_scores, merge_scratch;  // threads * most chosen
-  AlignedBuffer<int32_t> merge_index;
+  AlignedBuffer<int32_t> prune_scratch;
+  std::vector<Lists> lists;           // kRows
+  AlignedBuffer<float> merge_scores;  // threads * most chosen
+  AlignedBuffer<int32_t> merge_index, merge_scratch;
   AlignedBuffer<uint8_t> packed;               // one head as stored
   AlignedBuffer<int8_t> queries;               // [kRows, heads, dim]
   std::vector<kernels::V41IndexBlock> blocks;  // [kRows, heads, dim / 32]

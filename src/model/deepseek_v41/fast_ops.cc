@@ -131,7 +131,13 @@ void FastOps::engram_rows(const EngramWeights& w, std::span<const int64_t> rows,
   const auto* codes = reinterpret_cast<const uint8_t*>(w.table->bytes.data());
   const auto* scales = reinterpret_cast<const uint8_t*>(w.table_scale->bytes.data());
   pool_->run(rows.size(), [&](size_t begin, size_t end, int) {
+    constexpr size_t kAhead = 8;  // rows lie anywhere in the table
     for (size_t i = begin; i < end; ++i) {
+      if (i + kAhead < end) {
+        const auto next = static_cast<size_t>(rows[i + kAhead]);
+        for (size_t byte = 0; byte < dim; byte += 64) __builtin_prefetch(codes + next * dim + byte);
+        __builtin_prefetch(scales + next * (dim / 32));
+      }
       const auto at = static_cast<size_t>(rows[i]);
       kernels::v41_unpack_q8(codes + at * dim, scales + at * (dim / 32), c.engram_dim,
                              out + i * dim);

@@ -60,7 +60,7 @@ FastOps::SelectScratch::SelectScratch(const Config& c, int threads) {
   const int64_t dim = c.index_dim, heads = c.index_heads, k_rows = c.index_topk,
                 k_blocks = std::max(c.candidate_blocks, 1), most = std::max(k_rows, k_blocks);
   const auto capacity = [](int64_t k) { return kernels::V41TopK::capacity(k); };
-  prune_scratch = AlignedBuffer<float>::uninitialized(size(capacity(most)));
+  prune_scratch = AlignedBuffer<int32_t>::uninitialized(size(capacity(most)));
   lists.resize(kRows);
   for (Lists& l : lists) {
     l.row_scores = AlignedBuffer<float>::uninitialized(size(capacity(k_rows)));
@@ -69,7 +69,7 @@ FastOps::SelectScratch::SelectScratch(const Config& c, int threads) {
     l.block_index = AlignedBuffer<int32_t>::uninitialized(size(capacity(k_blocks)));
   }
   const int64_t merged = threads * most;
-  merge_scratch = AlignedBuffer<float>::uninitialized(size(merged));
+  merge_scratch = AlignedBuffer<int32_t>::uninitialized(size(merged));
   merge_scores = AlignedBuffer<float>::uninitialized(size(merged));
   merge_index = AlignedBuffer<int32_t>::uninitialized(size(merged));
   packed = AlignedBuffer<uint8_t>(size(dim / 2 + dim / 32));
@@ -124,11 +124,17 @@ void FastOps::SelectScratch::pack_query(const float* q, int64_t slot, const Conf
 void FastOps::SelectScratch::load_keys(const SelectRow& r, const Config& c, bool restricted,
                                        int64_t begin, int64_t end) {
   const Keys keys{r, c.candidate_block_size, restricted};
-  const int64_t dim = c.index_dim, n = end - begin;
-  for (int64_t i = 0; i < n; ++i) {
-    const int32_t index = keys.index(begin + i);
-    key_index[static_cast<size_t>(i)] = index;
-    key_rows[static_cast<size_t>(i)] = reinterpret_cast<const uint8_t*>(r.keys.row(index));
+  const int64_t dim = c.index_dim, n = end - begin, page = r.keys.rows_per_block;
+  for (int64_t i = 0; i < n;) {
+    // Keys that follow each other in a candidate block and in a page.
+    const int64_t index = keys.index(begin + i);
+    int64_t run = std::min(n - i, page - index % page);
+    if (restricted) run = std::min(run, c.candidate_block_size - index % c.candidate_block_size);
+    const std::byte* row = r.keys.row(index);
+    for (int64_t k = 0; k < run; ++k, ++i, row += r.keys.row_bytes) {
+      key_index[static_cast<size_t>(i)] = static_cast<int32_t>(index + k);
+      key_rows[static_cast<size_t>(i)] = reinterpret_cast<const uint8_t*>(row);
+    }
   }
   for (int64_t i = n; i % 16 != 0; ++i)
     key_rows[static_cast<size_t>(i)] = key_rows[static_cast<size_t>(n - 1)];
