@@ -89,7 +89,7 @@ int64_t panel_outputs(const V41Kernels& kernel, const V41Weights& w, int64_t m) 
 // much.
 int64_t unit_outputs(const V41Kernels& kernel, const V41Product& p, int threads) {
   const auto m = static_cast<int64_t>(p.x.size());
-  if (m <= kernel.direct_rows) return kDirectUnit;
+  if (m <= kernel.direct_rows[static_cast<size_t>(p.w.format)]) return kDirectUnit;
   const int64_t panel = panel_outputs(kernel, p.w, m);
   if (m <= kFewRows) return 4 * panel;
   const auto longest_share = [&](int64_t unit) {
@@ -123,7 +123,8 @@ void run(const V41Kernels& kernel, const V41Product& p, int64_t begin, int64_t e
   V41Args args = arguments(p);
   args.begin = begin;
   args.end = end;
-  if (args.m <= kernel.direct_rows) return kernel.direct[format](args);
+  if (args.m <= kernel.direct_rows[static_cast<size_t>(p.w.format)])
+    return kernel.direct[format](args);
   const size_t stride = operand_row_bytes(p.w.k, kernel.operand_bytes);
   const int64_t outputs = panel_outputs(kernel, p.w, args.m);
   auto* expanded = reinterpret_cast<uint8_t*>(panel);

@@ -11,7 +11,7 @@ namespace deepmint::kernels::DEEPMINT_ISA_NS {
 namespace {
 
 #if DEEPMINT_ISA_LEVEL >= 4
-constexpr int kMaxRows = 4, kMaxOutputs = 6, kDirectRows = 8;
+constexpr int kMaxRows = 4, kMaxOutputs = 6, kDirectRows = 8, kPassRows = 32;
 constexpr size_t kOperandBytes = 2;
 struct Operand {
   __m512i v;
@@ -24,11 +24,11 @@ DM_INLINE F16 dot(F16 acc, Operand w, Operand x) {
 }
 #else
 #if DEEPMINT_ISA_LEVEL >= 2
-constexpr int kMaxRows = 4, kMaxOutputs = 4, kDirectRows = 4;
+constexpr int kMaxRows = 4, kMaxOutputs = 4, kDirectRows = 4, kPassRows = kDirectRows;
 #elif DEEPMINT_ISA_LEVEL == 1
-constexpr int kMaxRows = 2, kMaxOutputs = 2, kDirectRows = 2;
+constexpr int kMaxRows = 2, kMaxOutputs = 2, kDirectRows = 2, kPassRows = kDirectRows;
 #else
-constexpr int kMaxRows = 2, kMaxOutputs = 1, kDirectRows = 1;
+constexpr int kMaxRows = 2, kMaxOutputs = 1, kDirectRows = 1, kPassRows = kDirectRows;
 #endif
 constexpr size_t kOperandBytes = 4;
 struct Operand {
@@ -482,6 +482,40 @@ void direct_rows(const V41Args& a) {
     }
 }
 
+#if DEEPMINT_ISA_LEVEL >= 4
+// Weights that need no expanding: four rows after four over the same outputs, which the first four
+// bring into the cache.
+template <class Format, int kOutputs>
+void direct_pass(const V41Args& a, int64_t output) {
+  V41Args part = a;
+  for (int64_t row = 0; row < a.m; row += 4) {
+    part.x = a.x + row;
+    part.y = a.y + row * a.y_stride;
+    switch (a.m - row) {
+      case 1:
+        direct_tile<Format, 1, kOutputs>(part, output);
+        break;
+      case 2:
+        direct_tile<Format, 2, kOutputs>(part, output);
+        break;
+      case 3:
+        direct_tile<Format, 3, kOutputs>(part, output);
+        break;
+      default:
+        direct_tile<Format, 4, kOutputs>(part, output);
+        break;
+    }
+  }
+}
+template <class Format>
+void direct_passes(const V41Args& a) {
+  int64_t output = a.begin;
+  for (; output + 6 <= a.end; output += 6) direct_pass<Format, 6>(a, output);
+  for (; output + 4 <= a.end; output += 4) direct_pass<Format, 4>(a, output);
+  for (; output < a.end; ++output) direct_pass<Format, 1>(a, output);
+}
+#endif
+
 template <class Format>
 void direct(const V41Args& a) {
   constexpr int kFew = kMaxOutputs < 4 ? kMaxOutputs : 4;
@@ -498,19 +532,19 @@ void direct(const V41Args& a) {
     case 4:
       return direct_rows<Format, 4, kFew>(a);
 #endif
-#if DEEPMINT_ISA_LEVEL >= 4
-    case 5:
-      return direct_rows<Format, 5, 2>(a);
-    case 6:
-      return direct_rows<Format, 6, 2>(a);
-    case 7:
-      return direct_rows<Format, 7, 2>(a);
-    case 8:
-      return direct_rows<Format, 8, 2>(a);
-#endif
     default:
-      return;
+      break;
   }
+#if DEEPMINT_ISA_LEVEL >= 4
+  if constexpr (Format::kStepBytes == 64) {
+    direct_passes<Format>(a);
+  } else {
+    if (a.m == 5) return direct_rows<Format, 5, 2>(a);
+    if (a.m == 6) return direct_rows<Format, 6, 2>(a);
+    if (a.m == 7) return direct_rows<Format, 7, 2>(a);
+    if (a.m == 8) return direct_rows<Format, 8, 2>(a);
+  }
+#endif
 }
 
 // ---- Many rows: weights expand once into a panel
@@ -572,37 +606,55 @@ void panel_tile(const V41PanelArgs& a, int64_t row, int64_t output, const uint8_
   finish<kRows, kOutputs>(acc, a.y + row * a.y_stride + output, a.y_stride, a.to_bf16);
 }
 
-template <int kRows, bool kFetch>
-void panel_rows(const V41PanelArgs& a, int64_t row, const uint8_t*& ahead, size_t ahead_step) {
+// What to fetch during the products of some rows: the memory of `ahead` bit by bit, or a line per
+// step of each of the next rows.
+struct Fetch {
+  const uint8_t* ahead = nullptr;
+  size_t ahead_step = 0;
+  const uint8_t* const* rows = nullptr;
+};
+
+template <int kRows, int kOutputs>
+DM_INLINE void panel_tile(const V41PanelArgs& a, int64_t row, int64_t output, Fetch& fetch) {
+  if (fetch.ahead_step != 0)
+    return panel_tile<kRows, kOutputs, true>(a, row, output, fetch.ahead, fetch.ahead_step);
+  if (fetch.rows != nullptr && output < kMaxRows * kMaxOutputs) {
+    const uint8_t* next = fetch.rows[output / kMaxOutputs];
+    return panel_tile<kRows, kOutputs, true>(a, row, output, next, 64);
+  }
+  panel_tile<kRows, kOutputs, false>(a, row, output, fetch.ahead, 0);
+}
+
+template <int kRows>
+void panel_rows(const V41PanelArgs& a, int64_t row, Fetch& fetch) {
   int64_t output = 0;
   for (; output + kMaxOutputs <= a.outputs; output += kMaxOutputs)
-    panel_tile<kRows, kMaxOutputs, kFetch>(a, row, output, ahead, ahead_step);
+    panel_tile<kRows, kMaxOutputs>(a, row, output, fetch);
 #if DEEPMINT_ISA_LEVEL >= 2
-  for (; output + 2 <= a.outputs; output += 2)
-    panel_tile<kRows, 2, kFetch>(a, row, output, ahead, ahead_step);
+  for (; output + 2 <= a.outputs; output += 2) panel_tile<kRows, 2>(a, row, output, fetch);
 #endif
-  for (; output < a.outputs; ++output)
-    panel_tile<kRows, 1, kFetch>(a, row, output, ahead, ahead_step);
+  for (; output < a.outputs; ++output) panel_tile<kRows, 1>(a, row, output, fetch);
 }
 
 void panel(const V41PanelArgs& a) {
-  // Fetches spread evenly over the steps of the full register tiles.
+  // Fetches of `ahead` spread evenly over the steps of the full register tiles.
   const int64_t tiles = a.m / kMaxRows * ((a.outputs + kMaxOutputs - 1) / kMaxOutputs);
   const auto steps = static_cast<size_t>(tiles * a.steps);
-  const size_t ahead_step = steps == 0 ? 0 : ((a.ahead_bytes + 63) / 64 + steps - 1) / steps * 64;
-  const uint8_t *ahead = a.ahead, *const ahead_end = a.ahead + a.ahead_bytes;
+  const uint8_t* const ahead_end = a.ahead + a.ahead_bytes;
+  Fetch fetch{a.ahead, steps == 0 ? 0 : ((a.ahead_bytes + 63) / 64 + steps - 1) / steps * 64,
+              nullptr};
   int64_t row = 0;
   for (; row + kMaxRows <= a.m; row += kMaxRows) {
-    if (ahead < ahead_end)
-      panel_rows<kMaxRows, true>(a, row, ahead, ahead_step);
-    else
-      panel_rows<kMaxRows, false>(a, row, ahead, 0);
+    if (fetch.ahead >= ahead_end) fetch.ahead_step = 0;
+    fetch.rows = row + 2 * kMaxRows <= a.m ? a.x + row + kMaxRows : nullptr;
+    panel_rows<kMaxRows>(a, row, fetch);
   }
+  fetch = {};
 #if DEEPMINT_ISA_LEVEL >= 2
-  if (a.m - row == 3) return panel_rows<3, false>(a, row, ahead, 0);
-  if (a.m - row == 2) return panel_rows<2, false>(a, row, ahead, 0);
+  if (a.m - row == 3) return panel_rows<3>(a, row, fetch);
+  if (a.m - row == 2) return panel_rows<2>(a, row, fetch);
 #endif
-  if (a.m - row == 1) panel_rows<1, false>(a, row, ahead, 0);
+  if (a.m - row == 1) panel_rows<1>(a, row, fetch);
 }
 
 // ---- Activations
@@ -757,7 +809,7 @@ void swiglu(const float* gate, const float* up, int64_t n, float limit, float we
 }  // namespace
 
 const V41Kernels kV41Linear = {
-    kDirectRows,
+    {kPassRows, kDirectRows, kDirectRows},
     kMaxOutputs,
     kOperandBytes,
     DEEPMINT_ISA_LEVEL >= 4 ? V41Order::kInterleaved : V41Order::kNatural,
