@@ -15,6 +15,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BIN = os.environ.get("DEEPMINT_BIN", str(ROOT / "build/release/bin/deepmint"))
 MAKE_TINY = str(pathlib.Path(BIN).parent / "test-tools/make_tiny_model")
+MORE_THREADS = str(len(os.sched_getaffinity(0)))      # as many as there is a CPU for; beyond, the program cuts them and says so
 SMOLLM2 = ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 

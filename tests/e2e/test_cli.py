@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from program import BIN, available_isas, bad, environment, good, run, smollm2
+from program import MORE_THREADS, BIN, available_isas, bad, environment, good, run, smollm2
 
 QUESTION = "What is the capital of France? Answer in one short sentence."
 
@@ -135,7 +135,7 @@ def test_threads_and_chunks_do_not_change_a_bit():
                  "--logprobs", "2")
     one = answer(*arguments, "--threads", "1")
     assert one["threads"] == 1
-    for other in (("--threads", "2"), ("--threads", "3"), ("--step-tokens", "7"), ("--max-running", "1"), ("--ctx", "256")):
+    for other in (("--threads", MORE_THREADS), ("--step-tokens", "7"), ("--max-running", "1"), ("--ctx", "256")):
         assert same(one, answer(*arguments, *other)), other
 
 
@@ -192,7 +192,7 @@ def test_score_of_a_reply_is_what_the_reply_reported():
 def test_score_chunks_and_threads_do_not_change_a_bit(tmp_path):
     text = "All happy families are alike; each unhappy family is unhappy in its own way. " * 3
     outputs = []
-    for i, extra in enumerate([("--threads", "1"), ("--threads", "2"), ("--step-tokens", "5"), ("--step-tokens", "1")]):
+    for i, extra in enumerate([("--threads", "1"), ("--threads", MORE_THREADS), ("--step-tokens", "5"), ("--step-tokens", "1")]):
         file = tmp_path / str(i)
         outputs.append((good("score", smollm2(), "--text", text, "--logits", file, "--json", *extra), file.read_bytes()))
     assert all(output == outputs[0] for output in outputs)
