@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "recipe/custom_input.h"
 #include "recipe/generator.h"
@@ -245,15 +246,22 @@ class ResponsesGenerator final : public Generator {
     return out;
   }
 
+  // An object, compact; nothing while it is not whole, or where 0.2 wrote broken JSON.
+  static std::optional<std::string> search_arguments(std::string_view text) {
+    const auto arguments = json::parse(text);
+    if (!arguments || !arguments->is_object() || !numbers_are_finite(*arguments))
+      return std::nullopt;
+    return compact_json(*arguments);
+  }
+
   std::string call_item(std::string_view status, std::string_view text) const {
     if (kind_ == Kind::kSearchCall) {
-      const auto arguments = json::parse(text);
-      const bool usable = arguments && arguments->is_object() && numbers_are_finite(*arguments);
+      const auto arguments = status == "completed" ? search_arguments(text) : std::nullopt;
       return fmt::format(
           "{{\"type\":\"tool_search_call\",\"id\":{},\"status\":\"{}\",\"call_id\":{},"
           "\"execution\":"
           "\"client\",\"arguments\":{}}}",
-          item_id_, status, call_id_, usable ? compact_json(*arguments) : "{}");
+          item_id_, status, call_id_, arguments.value_or("{}"));
     }
     const bool custom = kind_ == Kind::kCustomCall;
     return fmt::format(
@@ -297,9 +305,7 @@ class ResponsesGenerator final : public Generator {
                        item_id_, index_, whole));
       item = content_item(status, message && call_follows ? "commentary" : "final_answer", whole);
     } else if (kind_ == Kind::kSearchCall) {
-      // 0.2 calls one whose arguments are not an object incomplete; ours always are.
-      const auto arguments = json::parse(text_);
-      item = call_item(arguments && arguments->is_object() ? status : "incomplete", text_);
+      item = call_item(search_arguments(text_) ? status : "incomplete", text_);
     } else {
       const bool custom = kind_ == Kind::kCustomCall;
       if (custom) {
