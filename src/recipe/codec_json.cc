@@ -186,6 +186,11 @@ void write_request(json::Writer& w, const ConversationRequest& r) {
         .value(kConstraints[static_cast<size_t>(c.kind)])
         .key("schema")
         .value(c.schema);
+    if (c.answer)
+      w.key("answer")
+          .value(kConstraints[static_cast<size_t>(*c.answer)])
+          .key("answer_schema")
+          .value(c.answer_schema);
     w.key("after_thinking").value(c.after_thinking).key("single_call").value(c.single_call);
     w.key("must_enforce").value(c.must_enforce).end_object();
   } else {

@@ -64,6 +64,10 @@ struct Message {
   // instead of `tool_calls`, so that the cached prefix of the earlier turn survives. Null: render
   // the calls.
   std::shared_ptr<const std::vector<Segment>> replay;
+  // The same for the whole turn, from the first sampled byte to the end of the calls; used instead
+  // of reasoning, content and calls where the prompt would open the turn in the same way.
+  std::shared_ptr<const std::vector<Segment>> replay_turn;
+  bool replay_thinking = false;  // replay_turn began inside a thinking block
 };
 
 struct ResponseFormat {
@@ -89,6 +93,10 @@ struct OutputConstraint {
   enum class Kind : uint8_t { kJson, kRegex, kToolCalls, kToolCallsRequired, kCustomTool };
   Kind kind = Kind::kJson;
   std::string schema;  // JSON Schema or "" for any JSON; the regex; the tools as a JSON array
+  // Beside tools: what the answer must be when the model answers instead of calling. kJson or
+  // kRegex; its schema or expression stands in answer_schema.
+  std::optional<Kind> answer = {};
+  std::string answer_schema = {};
   bool after_thinking = false;
   bool single_call = false;  // parallel_tool_calls false: exactly one call
   bool must_enforce =

@@ -373,32 +373,38 @@ Status ConvertBase::finish(bool parallel_calls_off, std::string_view reasoning_f
   constraint.single_call = parallel_calls_off && p.parse_tool_calls;
   const bool custom_grammar = std::any_of(c.tools.begin(), c.tools.end(),
                                           [](const Tool& t) { return t.format.has_value(); });
+  const ResponseFormat& format = c.response_format;
+  std::optional<OutputConstraint::Kind> answer;
+  std::string answer_schema;
+  if (format.kind == ResponseFormat::Kind::kRegex) {
+    answer = OutputConstraint::Kind::kRegex;
+    answer_schema = format.regex;
+  } else if (format.kind != ResponseFormat::Kind::kText) {
+    answer = OutputConstraint::Kind::kJson;
+    if (format.kind == ResponseFormat::Kind::kJsonSchema && format.strict && v02()) {
+      DEEPMINT_TRY(closed, strict_schema(format.schema, StrictUse::kResponseFormat));
+      answer_schema = compact_json(closed);
+    } else if (format.kind == ResponseFormat::Kind::kJsonSchema) {
+      answer_schema = compact_json(format.schema);
+    }
+  }
+  const bool exact_answer = answer && format.kind != ResponseFormat::Kind::kJsonObject;
   if (p.parse_tool_calls) {
     constraint.kind =
         required ? OutputConstraint::Kind::kToolCallsRequired : OutputConstraint::Kind::kToolCalls;
     constraint.schema = tools_json(c.tools);
-    constraint.must_enforce = strict || custom_grammar || (required && c.thinking);
-  } else {
-    switch (c.response_format.kind) {
-      case ResponseFormat::Kind::kText:
-        return {};
-      case ResponseFormat::Kind::kJsonObject:
-        break;
-      case ResponseFormat::Kind::kJsonSchema:
-        if (c.response_format.strict && v02()) {
-          DEEPMINT_TRY(closed, strict_schema(c.response_format.schema, StrictUse::kResponseFormat));
-          constraint.schema = compact_json(closed);
-        } else {
-          constraint.schema = compact_json(c.response_format.schema);
-        }
-        constraint.must_enforce = true;
-        break;
-      case ResponseFormat::Kind::kRegex:
-        constraint.kind = OutputConstraint::Kind::kRegex;
-        constraint.schema = c.response_format.regex;
-        constraint.must_enforce = true;
-        break;
+    constraint.must_enforce =
+        strict || custom_grammar || (required && c.thinking) || (exact_answer && !required);
+    if (!required) {
+      constraint.answer = answer;
+      constraint.answer_schema = std::move(answer_schema);
     }
+  } else if (answer) {
+    constraint.kind = *answer;
+    constraint.schema = std::move(answer_schema);
+    constraint.must_enforce = exact_answer;
+  } else {
+    return {};
   }
   r_.inference.constraint = std::move(constraint);
   return {};
@@ -473,19 +479,35 @@ Result<std::string> ConvertBase::text_document(std::string_view data, std::strin
   return title.empty() ? text : fmt::format("{}\n\n{}", title, text);
 }
 
+namespace {
+
+// Equal as JSON, whatever the spaces: Messages clients send the parsed object back.
+bool same_arguments(std::string_view a, std::string_view b) {
+  if (a == b) return true;
+  const auto x = json::parse(a), y = json::parse(b);
+  return x && y && compact_json(*x) == compact_json(*y);
+}
+
+}  // namespace
+
 void ConvertBase::restore_from_store(Message& m) const {
   if (o_.turns == nullptr || m.tool_calls.empty()) return;
   const auto first = o_.turns->find_call(o_.tenant, m.tool_calls.front().id);
   if (!first) return;
   if (!m.reasoning || m.reasoning->empty()) m.reasoning = first->reasoning;
-  if (first->n_calls != m.tool_calls.size() || first->markup == nullptr) return;
+  if (first->n_calls != m.tool_calls.size() || (first->turn == nullptr && first->markup == nullptr))
+    return;
   for (const ToolCall& call : m.tool_calls) {
     const auto stored = o_.turns->find_call(o_.tenant, call.id);
     if (!stored || stored->block_id != first->block_id || stored->name != call.name ||
-        stored->arguments != call.arguments)
+        !same_arguments(stored->arguments, call.arguments))
       return;
   }
   m.replay = first->markup;
+  if (first->content == m.content && m.reasoning.value_or(std::string()) == first->reasoning) {
+    m.replay_turn = first->turn;
+    m.replay_thinking = first->thinking;
+  }
 }
 
 Result<ConversationRequest> convert(Protocol protocol, const json::Value& body,

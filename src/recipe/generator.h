@@ -33,6 +33,11 @@ class Generator {
   virtual void fail(std::string_view type, std::string_view message) = 0;
   virtual std::string response() const = 0;
   virtual std::string choice() const { return {}; }
+  // Chat: the response with these choices (JSON objects, comma-separated) and this usage.
+  virtual std::string response_of(const std::string& /*choices*/,
+                                  const ReplyUsage& /*usage*/) const {
+    return {};
+  }
   virtual std::string call_id(int n) const = 0;
 };
 

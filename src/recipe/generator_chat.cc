@@ -186,13 +186,15 @@ class ChatGenerator final : public Generator {
     return out;
   }
 
-  std::string response() const override {
+  std::string response() const override { return response_of(choice(), usage_); }
+
+  std::string response_of(const std::string& choices, const ReplyUsage& usage) const override {
     return fmt::format(
         "{{\"id\":{},\"object\":\"chat.completion\",\"created\":{},\"model\":{},\"choices\":[{}],"
         "\"usage\":{},"
         "\"system_fingerprint\":{}}}",
-        quoted_json(meta_.id), meta_.created, quoted_json(meta_.model), choice(),
-        usage_json(usage_), fingerprint_);
+        quoted_json(meta_.id), meta_.created, quoted_json(meta_.model), choices, usage_json(usage),
+        fingerprint_);
   }
 
   std::string call_id(int n) const override {
@@ -246,17 +248,6 @@ class ChatGenerator final : public Generator {
 std::unique_ptr<Generator> make_chat_generator(const ConversationRequest& request,
                                                const ReplyMeta& meta, EventBuffer& events) {
   return std::make_unique<ChatGenerator>(request, meta, events);
-}
-
-std::string merge_chat_choices(std::span<const std::unique_ptr<ReplyStream>> choices) {
-  if (choices.empty()) return {};
-  std::string whole = choices.front()->response();
-  const std::string first = choices.front()->choice();
-  const size_t at = whole.find(first);
-  std::string more;
-  for (const auto& c : choices.subspan(1)) more.append(",").append(c->choice());
-  whole.insert(at + first.size(), more);
-  return whole;
 }
 
 }  // namespace deepmint::recipe

@@ -8,6 +8,10 @@
 namespace deepmint::recipe {
 namespace {
 
+// White space between two pieces of markup, or before one: a longer run is not part of it. It
+// bounds what is looked at again when output comes byte by byte.
+constexpr size_t kMaxGap = 1024;
+
 constexpr size_t kNone = std::string_view::npos;
 constexpr size_t kMaxBeforeJson =
     64 * 1024;  // text before the JSON that is kept in case no JSON comes
@@ -109,8 +113,10 @@ FinishReason LenientParser::finish_reason(std::optional<BackendFinish> backend) 
 }
 
 std::pair<uint64_t, uint64_t> LenientParser::markup_range() const {
-  if (!replayable_) return {0, 0};
-  return {markup_begin_, markup_end_};
+  if (markup_end_ == 0) return {0, 0};
+  // Calls straight out of the reasoning have no markup of their own: a prompt that renders the
+  // message anew closes the reasoning before them.
+  return {replayable_ ? markup_begin_ : markup_end_, markup_end_};
 }
 
 void LenientParser::advance(size_t n) {
@@ -277,6 +283,10 @@ LenientParser::Step LenientParser::text_mode() {
       }
       if (j == i) continue;
     }
+    if (j - i > kMaxGap) {  // only the last ones can belong to a marker
+      pass(j - kMaxGap);
+      return Step::kGo;
+    }
     if (j == s.size()) {
       if (at_end_) break;
       pass(i);
@@ -356,8 +366,7 @@ LenientParser::Step LenientParser::json_mode() {
 
 void LenientParser::open_block(const Tag& tag, size_t newlines) {
   if (markup_end_ == 0) {
-    // Newlines that were dropped as leading ones belong to the block. Calls straight out of the
-    // reasoning cannot be replayed: the prompt always closes the reasoning first.
+    // Newlines that were dropped as leading ones belong to the block.
     markup_begin_ = leading_ ? leading_begin_ : consumed_;
     replayable_ = mode_ == Mode::kAnswer;
   }
@@ -405,6 +414,10 @@ LenientParser::Step LenientParser::block_mode() {
 LenientParser::Step LenientParser::after_block_mode() {
   const std::string_view s = left();
   const size_t i = skip_spaces(s, 0);
+  if (i > kMaxGap) {
+    pass(i - kMaxGap);
+    return Step::kGo;
+  }
   if (i == s.size()) {
     if (at_end_) pass(s.size());
     return at_end_ ? Step::kGo : Step::kWait;
@@ -582,6 +595,7 @@ bool LenientParser::closes_value(const Tag& tag, size_t offset, Step& step) cons
   if (from_ids_ && (tag.genuine || saw_marker_)) return tag.genuine;
   const std::string_view s = left();
   const size_t next = skip_spaces(s, offset + tag.length);
+  if (next - offset - tag.length > kMaxGap) return false;
   if (next == s.size()) {
     if (at_end_) return true;
     step = Step::kWait;
@@ -618,8 +632,8 @@ LenientParser::Step LenientParser::value_mode() {
   if (undecided_type_) {
     // A parameter without a type that starts with a parameter is an object of parameters.
     const size_t i = skip_spaces(s, 0);
-    if (i == s.size() && !at_end_) return Step::kWait;
-    if (i < s.size() && s[i] == '<') {
+    if (i == s.size() && i <= kMaxGap && !at_end_) return Step::kWait;
+    if (i < s.size() && i <= kMaxGap && s[i] == '<') {
       const Tag tag = tag_at(i);
       if (tag.status == Tag::Status::kMore) return Step::kWait;
       if (tag.status == Tag::Status::kYes && tag.kind == Tag::Kind::kParameter && !tag.close) {

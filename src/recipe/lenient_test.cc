@@ -468,6 +468,29 @@ TEST(Traps, close_literal_in_value__token_ids) {
             Segments{text("x ｜DSML｜ y<｜User｜>")});
 }
 
+// A marker token inside a name is no part of a name: its byte in the parser's buffer must not reach
+// the client. (Found by recipe_reply_fuzz.)
+TEST(Lenient, MarkerTokensInsideNames) {
+  const std::string d = "｜DSML｜";
+  const Segments out = parse_ids({{false, "a\n<"},
+                                  {true, d},
+                                  {false, " calls>\n<"},
+                                  {true, d},
+                                  {false, " invoke name=\"f"},
+                                  {true, d},
+                                  {false, "g\">\n<"},
+                                  {true, d},
+                                  {false, " invoke name=\"h\">\n<"},
+                                  {true, d},
+                                  {false, " parameter name=\"x"},
+                                  {true, "</think>"},
+                                  {false, "\" string=\"true\">v"}},
+                                 {});
+  for (const Segment& s : out)
+    for (const std::string& part : {s.name, s.text})
+      EXPECT_EQ(part.find_first_of("\xF8\xF9"), std::string::npos) << s;
+}
+
 // ---- properties
 // ---------------------------------------------------------------------------------------------------------------
 

@@ -344,6 +344,12 @@ class Renderer {
     const Message& m = turn.first();
     const bool prefix = m.prefix && i + 1 == turns_.size() && !old_;
     w_.control(kAssistantToken);
+    if (!prefix && m.replay_turn != nullptr && opens_thinking(m, prefix, i) == m.replay_thinking) {
+      w_.control(m.replay_thinking ? kThinkOpen : kThinkClose);
+      segments(*m.replay_turn, turn.pieces.front().index);
+      w_.control(kEos);
+      return;
+    }
     if (think_block(m, prefix, i, turn.pieces.front().index)) return;
     pieces(turn);
     calls(m, turn.pieces.front().index);
@@ -353,17 +359,7 @@ class Renderer {
   // Writes what stands between the assistant token and the content. True: the message ends here,
   // inside an open block.
   bool think_block(const Message& m, bool prefix, size_t i, int index) {
-    const bool keep = o_.keep_reasoning.value_or(old_ ? true : tools_);
-    bool block = false;
-    if (old_) {
-      block = c_.thinking && i > 0 && keep;
-    } else if (v4_) {
-      // Whether thinking is on does not matter for history that carries its reasoning.
-      block = (keep || prefix) && m.reasoning.has_value();
-    } else {
-      block = c_.thinking && i > 0 && (keep || prefix);
-    }
-    if (!block) {
+    if (!opens_thinking(m, prefix, i)) {
       w_.control(kThinkClose);
       return false;
     }
@@ -374,6 +370,24 @@ class Renderer {
     return false;
   }
 
+  bool opens_thinking(const Message& m, bool prefix, size_t i) const {
+    const bool keep = o_.keep_reasoning.value_or(old_ ? true : tools_);
+    if (old_) return c_.thinking && i > 0 && keep;
+    // V4: whether thinking is on does not matter for history that carries its reasoning.
+    if (v4_) return (keep || prefix) && m.reasoning.has_value();
+    return c_.thinking && i > 0 && (keep || prefix);
+  }
+
+  void segments(const std::vector<Segment>& all, int index) {
+    for (const Segment& s : all) {
+      if (s.kind == Segment::Kind::kControl) {
+        w_.control(s.text);
+      } else {
+        w_.caller(s.text, index);
+      }
+    }
+  }
+
   void tag(std::string_view open, std::string_view name) {
     w_.text(open);
     w_.control(kDsml);
@@ -382,13 +396,7 @@ class Renderer {
 
   void calls(const Message& m, int index) {
     if (m.replay != nullptr) {
-      for (const Segment& s : *m.replay) {
-        if (s.kind == Segment::Kind::kControl) {
-          w_.control(s.text);
-        } else {
-          w_.caller(s.text, index);
-        }
-      }
+      segments(*m.replay, index);
       return;
     }
     if (m.tool_calls.empty()) return;

@@ -64,7 +64,10 @@ class ReplyStream::Sink final : public OutputSink {
     if (s_.remembers_) s_.reasoning_text_.append(text);
     s_.generator_->reasoning(text, tokens_of(text, true));
   }
-  void text(std::string_view text) override { s_.generator_->text(text, tokens_of(text, false)); }
+  void text(std::string_view text) override {
+    if (s_.remembers_) s_.content_text_.append(text);
+    s_.generator_->text(text, tokens_of(text, false));
+  }
   void tool_begin(std::string_view name) override {
     const std::string id = s_.generator_->call_id(static_cast<int>(s_.calls_.size()));
     s_.calls_.push_back({id, std::string(name), {}, false});
@@ -93,6 +96,10 @@ ReplyStream::ReplyStream(const ConversationRequest& request, ReplyMeta meta)
       protocol_(request.protocol),
       remembers_(!request.conversation.tools.empty()),
       thinking_(request.conversation.thinking),
+      begins_thinking_(request.parsing.stage == ThinkingStage::kStart),
+      whole_turn_(
+          request.parsing.stage == ThinkingStage::kStart ||
+          (request.parsing.stage == ThinkingStage::kOff && !request.parsing.starts_in_tool_calls)),
       wants_logprobs_(request.inference.logprobs) {
   shared_->request.protocol = request.protocol;
   shared_->request.conversation.thinking = request.conversation.thinking;
@@ -255,10 +262,29 @@ void ReplyStream::finish(std::optional<BackendFinish> reason) {
   reason_ = parser_->finish_reason(reason);
   ReplyUsage usage;
   usage.prompt = usage_;
-  usage.completion_tokens = completion_tokens_;
-  usage.reasoning_tokens = reasoning_tokens_;
+  usage.completion_tokens = completion_tokens_ + others_completion_;
+  usage.reasoning_tokens = reasoning_tokens_ + others_reasoning_;
   usage.has_reasoning = thinking_ && tracks_tokens_ && (shared_->meta.compat != Compat::kRecipe01);
   generator_->finish(reason_, parser_->matched_stop(), usage);
+}
+
+void ReplyStream::add_usage_of(const ReplyStream& other) {
+  others_completion_ += other.completion_tokens_;
+  others_reasoning_ += other.reasoning_tokens_;
+}
+
+std::string merge_chat_choices(std::span<const std::unique_ptr<ReplyStream>> choices) {
+  if (choices.empty()) return {};
+  ReplyUsage usage;
+  usage.prompt = choices.front()->usage_;
+  std::string list;
+  for (const auto& c : choices) {
+    list.append(list.empty() ? "" : ",").append(c->choice());
+    usage.completion_tokens += c->completion_tokens_;
+    usage.reasoning_tokens += c->reasoning_tokens_;
+    usage.has_reasoning = usage.has_reasoning || (c->thinking_ && c->tracks_tokens_);
+  }
+  return choices.front()->generator_->response_of(list, usage);
 }
 
 void ReplyStream::fail(std::string_view type, std::string_view message) {
@@ -291,16 +317,21 @@ void ReplyStream::remember_calls(TurnStore& store) const {
   const bool complete =
       std::all_of(calls_.begin(), calls_.end(), [](const FinishedCall& c) { return c.complete; });
   if (calls_.empty()) return;
-  std::shared_ptr<std::vector<Segment>> markup;
-  if (end > begin && complete) {
-    markup = std::make_shared<std::vector<Segment>>();
+  // Bytes [from, to) of everything sampled.
+  const auto sampled = [&](uint64_t from, uint64_t to) {
+    auto out = std::make_shared<std::vector<Segment>>();
     uint64_t at = 0;
     for (const Segment& s : sampled_) {
-      const uint64_t from = std::max<uint64_t>(at, begin),
-                     to = std::min<uint64_t>(at + s.text.size(), end);
-      if (from < to) markup->push_back({s.kind, s.text.substr(from - at, to - from)});
+      const uint64_t first = std::max(at, from), last = std::min<uint64_t>(at + s.text.size(), to);
+      if (first < last) out->push_back({s.kind, s.text.substr(first - at, last - first)});
       at += s.text.size();
     }
+    return out;
+  };
+  std::shared_ptr<const std::vector<Segment>> markup, turn;
+  if (end > 0 && complete) {
+    if (whole_turn_) turn = sampled(0, end);
+    if (end > begin) markup = sampled(begin, end);
   }
   for (const FinishedCall& c : calls_) {
     store.put_call(shared_->meta.tenant, c.id,
@@ -309,7 +340,10 @@ void ReplyStream::remember_calls(TurnStore& store) const {
                     .n_calls = calls_.size(),
                     .name = c.name,
                     .arguments = c.arguments,
-                    .reasoning = reasoning_text_});
+                    .reasoning = reasoning_text_,
+                    .turn = turn,
+                    .content = content_text_,
+                    .thinking = begins_thinking_});
   }
 }
 

@@ -117,6 +117,9 @@ class ReplyStream {
   std::string response() const;  // the whole response object; after finish()
   std::string choice() const;    // chat: the choice object of response()
 
+  // Chat, n > 1: tokens of the choices that ended before this one; before finish() of the last.
+  void add_usage_of(const ReplyStream& other);
+
   uint64_t completion_tokens() const { return completion_tokens_; }
   uint64_t reasoning_tokens() const { return reasoning_tokens_; }
   const std::string& reasoning_text() const { return reasoning_text_; }
@@ -126,6 +129,7 @@ class ReplyStream {
   void remember_calls(TurnStore& store) const;
 
  private:
+  friend std::string merge_chat_choices(std::span<const std::unique_ptr<ReplyStream>> choices);
   class Sink;
   struct Piece {         // a token that is not yet attributed
     uint64_t begin = 0;  // offset of its first byte in everything pushed
@@ -148,18 +152,21 @@ class ReplyStream {
   PromptUsage usage_;
   std::string fingerprint_;
   bool started_ = false, finished_ = false, tracks_tokens_ = false, done_sent_ = false;
-  const bool remembers_, thinking_, wants_logprobs_;
+  const bool remembers_, thinking_;
+  const bool begins_thinking_, whole_turn_;  // the prompt ended in <think>; nothing was prefilled
+  const bool wants_logprobs_;
   FinishReason reason_ = FinishReason::kEndOfStream;
   uint64_t completion_tokens_ = 0, reasoning_tokens_ = 0, pushed_bytes_ = 0;
+  uint64_t others_completion_ = 0, others_reasoning_ = 0;  // add_usage_of()
   std::string pending_utf8_;  // bytes of a character whose rest is in the next token
   std::vector<Piece> pieces_;
   std::vector<TokenLogprob> logprobs_;
-  std::string logprob_text_, reasoning_text_;
+  std::string logprob_text_, reasoning_text_, content_text_;
   std::vector<FinishedCall> calls_;
   std::vector<Segment> sampled_;  // everything pushed, when tools are declared
 };
 
-// Chat responses of n choices, in order, as one response object.
+// Chat responses of n choices, in order, as one response object whose usage is that of all.
 std::string merge_chat_choices(std::span<const std::unique_ptr<ReplyStream>> choices);
 
 }  // namespace deepmint::recipe

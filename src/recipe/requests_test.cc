@@ -155,6 +155,28 @@ TEST(Requests, FormatsBecomeConstraintsAfterThinking) {
       false);
 }
 
+TEST(Requests, AFormatBesideToolsIsNotForgotten) {
+  const ConversationRequest r = request(
+      Protocol::kChat,
+      std::string(
+          R"({"model":"m","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"object"}}},)") +
+          kTool + "}");
+  ASSERT_TRUE(r.inference.constraint);
+  EXPECT_EQ(r.inference.constraint->kind, OutputConstraint::Kind::kToolCalls);
+  EXPECT_EQ(r.inference.constraint->answer, OutputConstraint::Kind::kJson);
+  EXPECT_EQ(r.inference.constraint->answer_schema, R"({"type":"object"})");
+  EXPECT_TRUE(r.inference.constraint->must_enforce);
+}
+
+TEST(Requests, AFullContextIsRefused) {
+  ConversationRequest r;
+  EXPECT_FALSE(resolve_max_tokens(r, 100, 100).has_value());
+  EXPECT_EQ(*resolve_max_tokens(r, 99, 100), 1U);
+  r.inference.max_tokens = 5;
+  EXPECT_FALSE(resolve_max_tokens(r, 96, 100).has_value());
+  EXPECT_EQ(*resolve_max_tokens(r, 95, 100), 5U);
+}
+
 TEST(Requests, SamplingIsTheClients) {
   const ConversationRequest r = request(
       Protocol::kChat,
@@ -426,6 +448,47 @@ TEST(Stores, SampledCallsAreReplayedExactly) {
   EXPECT_NE(other.find("string=\"false\">[1, 3]<"), std::string::npos);
 }
 
+// Newlines around </think>, calls straight out of the reasoning, answer text before the calls, and
+// arguments that a Messages client sends back as an object: the prompt of the next turn begins with
+// the prompt of this one and every byte the model wrote.
+TEST(Stores, WholeTurnsAreReplayedExactly) {
+  const std::string calls =
+      "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n\n<｜DSML｜ parameter name=\"l\" "
+      "string=\"false\">[1,2]</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
+  const std::string head =
+      R"({"model":"m","max_tokens":9,"tools":[{"name":"f","input_schema":{"type":"object"}}],"messages":[{"role":"user","content":"q"})";
+  for (const std::string& sampled :
+       {"\n\nwhy\n</think>\n\nLet me see.\n\n" + calls, "why\n\n" + calls, "</think>" + calls,
+        "\nwhy</think>\n" + calls}) {
+    MemoryTurnStore store;
+    const ConvertOptions options{.turns = &store, .tenant = "t"};
+    const ConversationRequest first = request(Protocol::kMessages, head + "]}", options);
+    ReplyStream reply(first, {.id = "x", .model = "m", .tenant = "t"});
+    for (const char& c : sampled) reply.push_text({&c, 1});
+    EXPECT_TRUE(reply.wants_stop());
+    reply.finish(BackendFinish::kStop);
+    reply.remember_calls(store);
+    const json::Value response = parse(reply.response());
+    for (const bool keeps_thinking : {true, false}) {
+      json::Writer w;
+      w.begin_object().key("role").value("assistant").key("content").begin_array();
+      for (const json::Value& block : response.find("content")->items())
+        if (keeps_thinking || block.find("type")->as_string() != "thinking") w.value(block);
+      w.end_array().end_object();
+      const std::string id = response.find("content")->items().back().find("id")->as_string();
+      const std::string next = prompt_of(
+          request(Protocol::kMessages,
+                  head + "," + w.str() +
+                      R"(,{"role":"user","content":[{"type":"tool_result","tool_use_id":")" + id +
+                      R"(","content":"r"}]}]})",
+                  options));
+      EXPECT_TRUE(next.starts_with(prompt_of(first) + sampled + "<｜end▁of▁sentence｜>"))
+          << sampled << "\n\n"
+          << next.substr(next.find("<｜User｜>"));
+    }
+  }
+}
+
 TEST(Stores, AreBoundedAndSeparateTenants) {
   MemoryTurnStore store(2);
   for (const char* id : {"a", "b", "c"}) store.put_call("t", id, {.name = id});
@@ -445,12 +508,18 @@ TEST(Replies, SeveralChoicesAreOneResponse) {
   for (int i = 0; i < 2; ++i) {
     choices.push_back(std::make_unique<ReplyStream>(
         r, ReplyMeta{.id = "c", .model = "m", .choice = i, .last_choice = i == 1}));
-    choices.back()->push_text("answer " + std::to_string(i));
+    choices.back()->push_text("answer " + std::to_string(i), 5);
+    if (i == 1) choices[1]->add_usage_of(*choices[0]);
     choices.back()->finish(BackendFinish::kStop);
-    EXPECT_EQ(choices.back()->take_sse().ends_with("data: [DONE]\n\n"), i == 1);
+    const std::string sse = choices.back()->take_sse();
+    EXPECT_EQ(sse.ends_with("data: [DONE]\n\n"), i == 1);
+    // The usage at the end counts both.
+    EXPECT_NE(sse.find(i == 0 ? "\"completion_tokens\":5" : "\"completion_tokens\":10"),
+              std::string::npos);
   }
   const json::Value whole = parse(merge_chat_choices(choices));
   ASSERT_EQ(whole.find("choices")->items().size(), 2U);
+  EXPECT_EQ(whole.find("usage")->find("completion_tokens")->to_int64(), 10);
   EXPECT_EQ(whole.find("choices")->items()[1].find("message")->find("content")->as_string(),
             "answer 1");
   EXPECT_EQ(whole.find("choices")->items()[1].find("index")->to_int64(), 1);

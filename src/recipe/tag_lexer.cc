@@ -120,6 +120,11 @@ Tag::Status attributes(Reader& r, Tag& tag, bool& named) {
     const size_t value_begin = r.at;
     while (true) {
       const size_t quote = r.rest().find('"');
+      // A marker token inside a name or an attribute: not a tag, whatever follows.
+      constexpr std::string_view kMarkers = "\xF8\xF9";
+      static_assert(kMarkers[0] == kDsmlByte && kMarkers[1] == kThinkCloseByte);
+      if (r.rest().substr(0, quote).find_first_of(kMarkers) != std::string_view::npos)
+        return Tag::Status::kNo;
       if (quote == std::string_view::npos) return Tag::Status::kMore;
       r.at += quote;
       if (ends_attribute(r.rest().substr(1))) break;

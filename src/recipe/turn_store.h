@@ -35,6 +35,11 @@ struct StoredCall {
                           // come back unchanged
   std::string arguments = {};
   std::string reasoning = {};  // before the block
+  // Everything the model wrote up to the end of the block, for a turn whose text comes back too:
+  // newlines around </think> and calls straight out of the reasoning are part of the prefix.
+  std::shared_ptr<const std::vector<Segment>> turn = {};
+  std::string content = {};  // the answer text before the block
+  bool thinking = false;     // the turn began inside a thinking block
 };
 
 class TurnStore {
