@@ -14,7 +14,10 @@ constexpr std::string_view kToolSearch = "tool_search";
 class ResponsesGenerator final : public Generator {
  public:
   ResponsesGenerator(const ConversationRequest& request, const ReplyMeta& meta, EventBuffer& events)
-      : meta_(meta), events_(events), reply_(request.reply) {}
+      : meta_(meta),
+        events_(events),
+        reply_(request.reply),
+        seals_(meta.sealer != nullptr && request.reply.include_encrypted_reasoning) {}
 
   void start(const PromptUsage& usage, const std::string*) override {
     prompt_ = usage;
@@ -50,7 +53,7 @@ class ResponsesGenerator final : public Generator {
 
   void tool_arguments(std::string_view json) override {
     if (kind_ == Kind::kSearchCall) {  // its arguments are an object, sent whole
-      text_.append(json);
+      raw_.append(json);
     } else if (kind_ == Kind::kCustomCall) {
       const std::string_view decoded = custom_input_.push(json);
       if (!decoded.empty()) call_delta(decoded);
@@ -146,26 +149,37 @@ class ResponsesGenerator final : public Generator {
   // ---- reasoning and messages
   // -----------------------------------------------------------------------------------------------
 
-  std::string part(std::string_view text) const {
-    if (kind_ == Kind::kReasoning)
-      return fmt::format("{{\"type\":\"reasoning_text\",\"text\":{}}}", quoted_json(text));
-    return fmt::format(
-        "{{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[{}],\"text\":{}}}", logprobs_,
-        quoted_json(text));
+  // `body` is what stands between the quotes of the JSON string.
+  void append_part(std::string& out, std::string_view body) const {
+    if (kind_ == Kind::kReasoning) {
+      out.append("{\"type\":\"reasoning_text\",\"text\":\"");
+    } else {
+      out.append("{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[")
+          .append(logprobs_)
+          .append("],\"text\":\"");
+    }
+    out.append(body).append("\"}");
   }
 
-  std::string content_item(std::string_view status, std::string_view phase,
-                           std::string_view parts) const {
+  // An item with one part, or without any while it opens.
+  void append_content_item(std::string& out, std::string_view status, std::string_view phase,
+                           bool opening) const {
     if (kind_ == Kind::kReasoning) {
-      return fmt::format(
-          "{{\"type\":\"reasoning\",\"id\":{},\"status\":\"{}\",\"content\":[{}],\"summary\":[]{}}"
-          "}",
-          item_id_, status, parts, encrypted(parts.empty()));
+      fmt::format_to(std::back_inserter(out),
+                     "{{\"type\":\"reasoning\",\"id\":{},\"status\":\"{}\",\"content\":[", item_id_,
+                     status);
+    } else {
+      fmt::format_to(std::back_inserter(out),
+                     "{{\"type\":\"message\",\"id\":{},\"status\":\"{}\",\"role\":\"assistant\","
+                     "\"phase\":\"{}\",\"content\":[",
+                     item_id_, status, phase);
     }
-    return fmt::format(
-        "{{\"type\":\"message\",\"id\":{},\"status\":\"{}\",\"role\":\"assistant\",\"phase\":\"{}"
-        "\",\"content\":[{}]}}",
-        item_id_, status, phase, parts);
+    if (!opening) append_part(out, escaped_);
+    if (kind_ == Kind::kReasoning) {
+      out.append("],\"summary\":[]").append(encrypted(opening)).append("}");
+    } else {
+      out.append("]}");
+    }
   }
 
   std::string encrypted(bool opening) const {
@@ -176,7 +190,7 @@ class ResponsesGenerator final : public Generator {
     if (!reply_.include_encrypted_reasoning || meta_.sealer == nullptr || opening)
       return ",\"encrypted_content\":null";
     return fmt::format(",\"encrypted_content\":{}",
-                       quoted_json(meta_.sealer->seal(meta_.tenant, text_)));
+                       quoted_json(meta_.sealer->seal(meta_.tenant, raw_)));
   }
 
   void content(Kind kind, std::string_view text, std::string_view logprobs) {
@@ -185,19 +199,21 @@ class ResponsesGenerator final : public Generator {
       kind_ = kind;
       item_id_ = quoted_json(
           fmt::format("{}_{}_{}", kind == Kind::kReasoning ? "rs" : "msg", meta_.id, index_));
+      std::string item, empty;
+      append_content_item(item, "in_progress", "final_answer", true);
+      append_part(empty, {});
       emit("response.output_item.added",
-           fmt::format("\"item\":{},\"output_index\":{}",
-                       content_item("in_progress", "final_answer", ""), index_));
+           fmt::format("\"item\":{},\"output_index\":{}", item, index_));
       emit("response.content_part.added",
            fmt::format("\"content_index\":0,\"item_id\":{},\"output_index\":{},\"part\":{}",
-                       item_id_, index_, part("")));
+                       item_id_, index_, empty));
       begin_delta(kind == Kind::kReasoning ? "response.reasoning_text.delta"
                                            : "response.output_text.delta");
     }
-    text_.append(text);
+    if (seals_ && kind == Kind::kReasoning) raw_.append(text);
     std::string& out = events_.open(delta_type_);
     out.append(delta_head_);
-    json::append_escaped(out, text);
+    append_delta(out, text);
     out.append(delta_middle_);
     if (kind == Kind::kMessage) {
       out.append(",\"logprobs\":").append(logprobs.empty() ? "[]" : logprobs);
@@ -217,6 +233,13 @@ class ResponsesGenerator final : public Generator {
                               is_content ? "\"content_index\":0," : "");
     delta_middle_ = fmt::format(",\"item_id\":{}", item_id_);
     delta_index_ = fmt::format(",\"output_index\":{},\"sequence_number\":", index_);
+  }
+
+  // The text of a delta as a JSON string; the end of the item repeats it without escaping again.
+  void append_delta(std::string& out, std::string_view text) {
+    const size_t begin = out.size() + 1;
+    json::append_escaped(out, text);
+    escaped_.append(out, begin, out.size() - 1 - begin);
   }
 
   void finish_delta(std::string& out) {
@@ -265,16 +288,15 @@ class ResponsesGenerator final : public Generator {
     }
     const bool custom = kind_ == Kind::kCustomCall;
     return fmt::format(
-        "{{\"type\":\"{}\",\"id\":{},\"status\":\"{}\",\"call_id\":{},{},\"{}\":{}}}",
+        "{{\"type\":\"{}\",\"id\":{},\"status\":\"{}\",\"call_id\":{},{},\"{}\":\"{}\"}}",
         custom ? "custom_tool_call" : "function_call", item_id_, status, call_id_, name_,
-        custom ? "input" : "arguments", quoted_json(text));
+        custom ? "input" : "arguments", text);
   }
 
   void call_delta(std::string_view text) {
-    text_.append(text);
     std::string& out = events_.open(delta_type_);
     out.append(delta_head_);
-    json::append_escaped(out, text);
+    append_delta(out, text);
     out.append(delta_middle_).append(delta_index_);
     finish_delta(out);
   }
@@ -284,48 +306,55 @@ class ResponsesGenerator final : public Generator {
 
   void close_item(std::string_view status, bool call_follows) {
     if (kind_ == Kind::kNone) return;
-    std::string item;
+    const size_t item_begin = output_.empty() ? 0 : output_.size() + 1;
+    if (item_begin > 0) output_.push_back(',');
     if (kind_ == Kind::kReasoning || kind_ == Kind::kMessage) {
-      const bool message = kind_ == Kind::kMessage;
-      const std::string type =
-          message ? "response.output_text.done" : "response.reasoning_text.done";
-      std::string& out =
-          events_.open(message ? "response.output_text.done" : "response.reasoning_text.done");
-      out.append(
-          fmt::format("{{\"type\":\"{}\",\"content_index\":0,\"item_id\":{}{},\"output_index\":{},"
-                      "\"sequence_number\":{},\"text\":",
-                      type, item_id_, message ? fmt::format(",\"logprobs\":[{}]", logprobs_) : "",
-                      index_, sequence_++));
-      json::append_escaped(out, text_);
-      out.push_back('}');
-      events_.close();
-      const std::string whole = part(text_);
-      emit("response.content_part.done",
-           fmt::format("\"content_index\":0,\"item_id\":{},\"output_index\":{},\"part\":{}",
-                       item_id_, index_, whole));
-      item = content_item(status, message && call_follows ? "commentary" : "final_answer", whole);
+      close_content(status, call_follows);
     } else if (kind_ == Kind::kSearchCall) {
-      item = call_item(search_arguments(text_) ? status : "incomplete", text_);
+      output_.append(call_item(search_arguments(raw_) ? status : "incomplete", raw_));
     } else {
       const bool custom = kind_ == Kind::kCustomCall;
-      if (custom) {
-        emit("response.custom_tool_call_input.done",
-             fmt::format("\"input\":{},\"item_id\":{},\"output_index\":{}", quoted_json(text_),
-                         item_id_, index_));
-      } else {
-        emit("response.function_call_arguments.done",
-             fmt::format("\"arguments\":{},\"item_id\":{},\"output_index\":{}", quoted_json(text_),
-                         item_id_, index_));
-      }
-      item = call_item(status, text_);
+      emit(
+          custom ? "response.custom_tool_call_input.done" : "response.function_call_arguments.done",
+          fmt::format("\"{}\":\"{}\",\"item_id\":{},\"output_index\":{}",
+                      custom ? "input" : "arguments", escaped_, item_id_, index_));
+      output_.append(call_item(status, escaped_));
     }
-    emit("response.output_item.done", fmt::format("\"item\":{},\"output_index\":{}", item, index_));
-    if (!output_.empty()) output_.push_back(',');
-    output_.append(item);
-    text_.clear();
+    std::string& out = events_.open("response.output_item.done");
+    out.append("{\"type\":\"response.output_item.done\",\"item\":");
+    out.append(output_, item_begin);
+    fmt::format_to(std::back_inserter(out), ",\"output_index\":{},\"sequence_number\":", index_);
+    finish_delta(out);
+    escaped_.clear();
+    raw_.clear();
     logprobs_.clear();
     kind_ = Kind::kNone;
     ++index_;
+  }
+
+  // The done events of a text; the item goes to the end of output_.
+  void close_content(std::string_view status, bool call_follows) {
+    const bool message = kind_ == Kind::kMessage;
+    const std::string_view type =
+        message ? "response.output_text.done" : "response.reasoning_text.done";
+    std::string& done = events_.open(type);
+    done.append("{\"type\":\"").append(type).append("\",\"content_index\":0,\"item_id\":");
+    done.append(item_id_);
+    if (message) done.append(",\"logprobs\":[").append(logprobs_).append("]");
+    fmt::format_to(std::back_inserter(done),
+                   ",\"output_index\":{},\"sequence_number\":{},\"text\":\"", index_, sequence_++);
+    done.append(escaped_).append("\"}");
+    events_.close();
+    std::string& part = events_.open("response.content_part.done");
+    fmt::format_to(std::back_inserter(part),
+                   "{{\"type\":\"response.content_part.done\",\"content_index\":0,\"item_id\":{},"
+                   "\"output_index\":{},\"part\":",
+                   item_id_, index_);
+    append_part(part, escaped_);
+    part.append(",\"sequence_number\":");
+    finish_delta(part);
+    append_content_item(output_, status, message && call_follows ? "commentary" : "final_answer",
+                        false);
   }
 
   const ReplyMeta& meta_;
@@ -336,7 +365,10 @@ class ResponsesGenerator final : public Generator {
   int index_ = 0;
   uint64_t sequence_ = 0;
   std::string_view delta_type_;
-  std::string item_id_, call_id_, name_, text_, logprobs_, output_, final_;
+  std::string item_id_, call_id_, name_, logprobs_, output_, final_;
+  std::string escaped_;  // text, input or arguments of the open item, escaped for JSON
+  std::string raw_;      // the same as it is, where it must be read again
+  const bool seals_;
   std::string delta_head_, delta_middle_, delta_index_;
   CustomInput custom_input_;
 };

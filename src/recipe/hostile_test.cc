@@ -145,12 +145,12 @@ TEST(Hostile, OutputByteByByte) {
       "</think>" + std::string(200'000, ' '),
       "</think>" + repeat("\n", 200'000),
       "</think><｜DSML｜ calls>" + std::string(200'000, '\n'),
-      "</think>x" + std::string(200'000, '\n'),
-      "x" + std::string(200'000, '\n') + "</think>",
-      "</think><｜DSML｜ calls>\n" + call + "</｜DSML｜ calls>" + std::string(200'000, ' '),
-      "</think><｜DSML｜ calls>\n" + call.substr(0, call.find("\n</")) + std::string(200'000, ' '),
+      "</think>x" + std::string(50'000, '\n'),
+      "x" + std::string(50'000, '\n') + "</think>",
+      "</think><｜DSML｜ calls>\n" + call + "</｜DSML｜ calls>" + std::string(50'000, ' '),
+      "</think><｜DSML｜ calls>\n" + call.substr(0, call.find("\n</")) + std::string(50'000, ' '),
       "</think><｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"a\">" +
-          std::string(200'000, ' '),
+          std::string(50'000, ' '),
       repeat("\xFF\xC0\xE2\x82", 20'000)};
   const char* bodies[] = {
       R"({"model":"m","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"stop":["END"]})",

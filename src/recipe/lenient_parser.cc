@@ -10,7 +10,7 @@ namespace {
 
 // White space between two pieces of markup, or before one: a longer run is not part of it. It
 // bounds what is looked at again when output comes byte by byte.
-constexpr size_t kMaxGap = 1024;
+constexpr size_t kMaxGap = 256;
 
 constexpr size_t kNone = std::string_view::npos;
 constexpr size_t kMaxBeforeJson =

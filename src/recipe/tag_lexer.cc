@@ -98,7 +98,12 @@ bool ends_attribute(std::string_view after) {
   return i == after.size() || (i > word && after[i] == '=');
 }
 
-Tag::Status attributes(Reader& r, Tag& tag, bool& named) {
+bool has_marker(std::string_view s) {
+  return s.find(kDsmlByte) != std::string_view::npos ||
+         s.find(kThinkCloseByte) != std::string_view::npos;
+}
+
+Tag::Status attributes(Reader& r, Tag& tag, bool from_ids, bool& named) {
   while (true) {
     r.spaces();
     if (r.end()) return Tag::Status::kMore;
@@ -121,10 +126,7 @@ Tag::Status attributes(Reader& r, Tag& tag, bool& named) {
     while (true) {
       const size_t quote = r.rest().find('"');
       // A marker token inside a name or an attribute: not a tag, whatever follows.
-      constexpr std::string_view kMarkers = "\xF8\xF9";
-      static_assert(kMarkers[0] == kDsmlByte && kMarkers[1] == kThinkCloseByte);
-      if (r.rest().substr(0, quote).find_first_of(kMarkers) != std::string_view::npos)
-        return Tag::Status::kNo;
+      if (from_ids && has_marker(r.rest().substr(0, quote))) return Tag::Status::kNo;
       if (quote == std::string_view::npos) return Tag::Status::kMore;
       r.at += quote;
       if (ends_attribute(r.rest().substr(1))) break;
@@ -177,7 +179,7 @@ Tag::Status lex(Reader& r, Tag& tag, bool from_ids) {
     return Tag::Status::kYes;
   }
   bool named = false;
-  const Tag::Status s = attributes(r, tag, named);
+  const Tag::Status s = attributes(r, tag, from_ids, named);
   return s == Tag::Status::kYes && !named ? Tag::Status::kNo : s;
 }
 
