@@ -58,6 +58,15 @@ class FastOps : public Arithmetic {
   void select_shared(const float* q, const float* w, std::span<const SelectRow> rows,
                      const Config& c, Candidates candidates);
 
+  // Splits rows among the threads; a single one is not worth waking them.
+  template <class Body>
+  void for_rows(size_t count, Body&& body) {
+    if (count == 1)
+      body(size_t{0}, size_t{1}, 0);
+    else
+      pool_->run(count, body);
+  }
+
   std::vector<std::unique_ptr<AttentionScratch>> attention_;
   std::vector<std::unique_ptr<SelectScratch>> select_;
   AlignedBuffer<float> dots_;  // [rows, outputs + 1] of mix

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -237,6 +238,116 @@ void check(const Case& test) {
   }
   set_active_isa(before);
   std::filesystem::remove_all(folder);
+}
+
+class Hints : public WeightHints {
+ public:
+  std::map<int, std::vector<int32_t>> routed;
+  std::map<size_t, std::vector<int64_t>> rows;
+  void experts(int layer, std::span<const int32_t> ids) override {
+    for (size_t i = 1; i < ids.size(); ++i) EXPECT_LT(ids[i - 1], ids[i]);
+    routed[layer].insert(routed[layer].end(), ids.begin(), ids.end());
+  }
+  void engram_rows(size_t which, std::span<const int64_t> r) override {
+    rows[which].insert(rows[which].end(), r.begin(), r.end());
+  }
+};
+
+TEST(V41Hints, SayWhatAStepReads) {
+  const Case test{"hints", synth_config(SynthPreset::kTiny), 1};
+  const auto folder = folder_of(test);
+  ThreadPool pool(2);
+  auto model = load(folder, make_fast_arithmetic(&pool));
+  std::filesystem::remove_all(folder);
+  const std::vector<int> tokens = {5, 400, 17, 9, 9, 511, 30};
+  Hints step, ahead;
+  model->set_hints(&step);
+  run(*model, Cache(*model, 1, 1), rows_of(tokens, 0, 0));
+  model->set_hints(&ahead);
+  model->prefetch(tokens);
+  // Rows of whole 4-grams are known from the ids alone: those of the fourth token on.
+  ASSERT_EQ(step.rows.size(), 2u);
+  for (const auto& [which, rows] : step.rows) {
+    const size_t columns = rows.size() / tokens.size();
+    EXPECT_TRUE(std::ranges::equal(std::span(rows).subspan(3 * columns), ahead.rows.at(which)));
+  }
+  EXPECT_TRUE(ahead.routed.empty());
+  ASSERT_EQ(step.routed.size(), 9u);
+  for (const auto& [layer, ids] : step.routed) {
+    EXPECT_GE(ids.size(), 4u) << layer;
+    EXPECT_LE(ids.size(), 16u) << layer;
+  }
+  model->set_hints(nullptr);
+  model->prefetch(tokens);
+}
+
+TEST(V41Taps, EverySublayerInOrder) {
+  struct Names : Tap {
+    std::vector<std::string> seen;
+    void sublayer(int layer, std::string_view name, std::span<const float> v,
+                  size_t width) override {
+      EXPECT_EQ(v.size() % width, 0u);
+      seen.push_back(std::to_string(layer) + std::string(name));
+    }
+  };
+  const Case test{"taps", synth_config(SynthPreset::kTiny), 1};
+  const auto folder = folder_of(test);
+  ThreadPool pool(1);
+  std::vector<std::string> want = {"-1embed"};
+  for (int layer = 0; layer < 9; ++layer) {
+    if (layer == 1 || layer == 4) want.push_back(std::to_string(layer) + "engram");
+    want.push_back(std::to_string(layer) + "attn");
+    want.push_back(std::to_string(layer) + "moe");
+  }
+  want.push_back("9norm");
+  for (const bool is_fast : {true, false}) {
+    auto model = load(folder, is_fast ? make_fast_arithmetic(&pool) : make_reference_arithmetic());
+    Names taps;
+    run(*model, Cache(*model, 1, 1), rows_of(std::array{1, 2, 3}, 0, 0), &taps);
+    EXPECT_EQ(taps.seen, want);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+// A decode row far out: a table of as many blocks as a million positions need, of which few are
+// different, filled with plausible bytes.
+TEST(V41Gate, LongContext) {
+  Case test{"long context", synth_config(SynthPreset::kTiny), 1};
+  test.config.max_positions = 1048576;
+  const auto folder = folder_of(test);
+  ThreadPool pool(2);
+  auto reference = load(folder, make_reference_arithmetic());
+  auto fast = load(folder, make_fast_arithmetic(&pool));
+  std::filesystem::remove_all(folder);
+  constexpr size_t kDistinct = 61;
+  std::vector<BlockId> blocks(1048576 / kBlockTokens);
+  for (size_t b = 0; b < blocks.size(); ++b)
+    blocks[b] = BlockId(static_cast<uint32_t>(b * 7 % kDistinct));
+  const SequenceRef sequence{blocks, SlotId{0}};
+  const auto run_at = [&](V41Model& model, int32_t position) {
+    std::mt19937 rng(5);
+    std::vector<AlignedBuffer<std::byte>> buffers;
+    std::vector<PartMemory> memory;
+    for (const StatePart& part : model.state_parts()) {
+      const size_t n = part.family == StatePart::Family::kGlobal ? kDistinct : 1;
+      buffers.emplace_back(n * part.bytes);
+      // Codes of either sign and scales between 2^-15 and 2^-1, in every format.
+      if (part.name != "history" && part.name != "carry")
+        for (std::byte& b : buffers.back().span()) b = static_cast<std::byte>(0x70 + rng() % 15);
+      memory.push_back({buffers.back().data(), n});
+    }
+    const Row row{.position = position, .token = 77, .needs_logits = true};
+    std::vector<float> logits(static_cast<size_t>(model.info().vocab_size));
+    const auto ok = model.forward({{&row, 1}, {&sequence, 1}, memory}, logits, nullptr);
+    EXPECT_TRUE(ok) << ok.error().str();
+    return logits;
+  };
+  for (const int32_t position : {40001, 1048575}) {
+    const auto want = run_at(*reference, position), got = run_at(*fast, position);
+    EXPECT_EQ(reference->selected_rows(0), fast->selected_rows(0)) << position;
+    EXPECT_EQ(reference->candidate_blocks(0), fast->candidate_blocks(0)) << position;
+    for (size_t v = 0; v < want.size(); ++v) ASSERT_NEAR(want[v], got[v], 0.05f) << position;
+  }
 }
 
 TEST(V41Gate, PastEveryLimit) { check(past_every_limit()); }
