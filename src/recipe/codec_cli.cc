@@ -8,6 +8,7 @@
 
 #include "core/names.h"
 #include "recipe/codec_json.h"
+#include "recipe/count_tokens.h"
 #include "recipe/fields.h"
 #include "recipe/reply_stream.h"
 
@@ -291,8 +292,8 @@ class Decoder final : public OutputDecoder {
     if (settings_.tokens != nullptr) {
       const std::vector<Segment> all = {{Segment::Kind::kControl, std::string(text)}};
       left = settings_.tokens->encode(all).size();
-      const auto prompt = settings_.tokens->encode(prompt_of(request_, settings_).segments());
-      reply_.ready({.prompt_tokens = prompt.size()}, {});
+      const Prompt prompt = prompt_of(request_, settings_);
+      reply_.ready({.prompt_tokens = count_prompt_tokens(prompt, *settings_.tokens).tokens}, {});
     }
     std::string out;
     const size_t step = decode_.cut == 0 ? std::max<size_t>(text.size(), 1) : decode_.cut;

@@ -13,10 +13,10 @@
 //   {"op":"parse","options":{…},"chunks":["text",…],"finish":"stop"}
 //     → {"segments":[…],"finish_reason":…,"stop_sequence":…,"discarded":[…]}
 //
-// token_ids are there when a tokenizer is. Every op takes "compat": "0.1", "0.2" or "ours" (the
-// default). What a case leaves out comes from CodecSettings; an encode line without "request" is
-// the request itself. Errors answer {"error":{"message":…,"type":…,"class":
-// "body|request|not_found|too_large|internal"}}.
+// token_ids and prompt_tokens (with what images take) are there when a tokenizer is. Every op takes
+// "compat": "0.1", "0.2" or "ours" (the default). What a case leaves out comes from CodecSettings;
+// an encode line without "request" is the request itself. Errors answer
+// {"error":{"message":…,"type":…,"class": "body|request|not_found|too_large|internal"}}.
 //
 // A chunk is a text, or an object with these members, taken in this order:
 //   "usage":{"prompt_tokens":n,"cached_tokens":n} with an optional "fingerprint" (also "ready";

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "core/names.h"
+#include "recipe/count_tokens.h"
 
 namespace deepmint::recipe::codec {
 namespace {
@@ -235,6 +236,7 @@ void write_prompt(json::Writer& w, const Prompt& prompt, const CodecSettings& s)
   w.end_array().key("images");
   write_images(w, prompt.images);
   if (s.tokens == nullptr) return;
+  w.key("prompt_tokens").value(count_prompt_tokens(prompt, *s.tokens).tokens);
   w.key("token_ids").begin_array();
   for (const TokenId id : s.tokens->encode(prompt.segments())) w.value(static_cast<int64_t>(id));
   w.end_array();

@@ -534,11 +534,12 @@ Result<uint32_t> resolve_max_tokens(const ConversationRequest& request, uint64_t
                                     uint64_t context_limit) {
   const uint64_t wish = request.inference.max_tokens.value_or(0);
   if (prompt_tokens + std::max<uint64_t>(wish, 1) > context_limit) {
+    const uint64_t asked = prompt_tokens <= context_limit ? std::max<uint64_t>(wish, 1) : wish;
     return request_error(fmt::format(
         "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in "
         "the "
         "messages, {} in the completion). Please reduce the length of the messages or completion.",
-        context_limit, prompt_tokens + wish, prompt_tokens, wish));
+        context_limit, prompt_tokens + asked, prompt_tokens, asked));
   }
   uint64_t n = wish;
   if (n == 0) {

@@ -221,6 +221,21 @@ bool LenientParser::opens_calls(const Tag& tag, size_t offset) const {
   return starts_line && !saw_marker_;
 }
 
+// Ends the answer where a stop string begins, or waits where one may.
+std::optional<LenientParser::Step> LenientParser::stop_before(size_t offset) {
+  const size_t n = stop_at(offset);
+  if (n == 0) return std::nullopt;
+  if (n == kNone) {
+    pass(offset);
+    return Step::kWait;
+  }
+  matched_ = std::string(left().substr(offset, n));
+  pass(offset);
+  drop(n);
+  mode_ = Mode::kStopped;
+  return Step::kGo;
+}
+
 LenientParser::Step LenientParser::text_mode() {
   const std::string_view s = left();
   const bool stops = mode_ == Mode::kAnswer && !options_.stop_sequences.empty();
@@ -233,18 +248,7 @@ LenientParser::Step LenientParser::text_mode() {
   for (size_t i = 0; i < s.size(); ++i) {
     const char c = s[i];
     if (stops) {
-      const size_t n = stop_at(i);
-      if (n == kNone) {
-        pass(i);
-        return Step::kWait;
-      }
-      if (n > 0) {
-        matched_ = std::string(s.substr(i, n));
-        pass(i);
-        drop(n);
-        mode_ = Mode::kStopped;
-        return Step::kGo;
-      }
+      if (const auto step = stop_before(i)) return *step;
     }
     if (c == kThinkCloseByte || (c == '<' && !from_ids_ && s.substr(i).starts_with(kThinkClose))) {
       const size_t length = c == '<' ? kThinkClose.size() : 1;
@@ -325,18 +329,7 @@ LenientParser::Step LenientParser::json_mode() {
   const bool stops = !options_.stop_sequences.empty();
   for (size_t i = 0; i < s.size(); ++i) {
     if (stops) {
-      const size_t n = stop_at(i);
-      if (n == kNone) {
-        pass(i);
-        return Step::kWait;
-      }
-      if (n > 0) {
-        matched_ = std::string(s.substr(i, n));
-        pass(i);
-        drop(n);
-        mode_ = Mode::kStopped;
-        return Step::kGo;
-      }
+      if (const auto step = stop_before(i)) return *step;
     }
     const char c = s[i];
     if (json_string_) {

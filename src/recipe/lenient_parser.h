@@ -53,6 +53,7 @@ class LenientParser final : public OutputParser {
   bool closes_value(const Tag& tag, size_t offset, Step& step) const;
   // Length of a stop string at `offset` of left(); npos: may still become one; 0: none.
   size_t stop_at(size_t offset) const;
+  std::optional<Step> stop_before(size_t offset);
 
   void open_block(const Tag& tag, size_t newlines);
   void begin_call(std::string_view name);

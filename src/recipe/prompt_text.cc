@@ -1,27 +1,29 @@
 #include "recipe/prompt_text.h"
 
+#include <fmt/format.h>
+
+#include <string>
+
 namespace deepmint::recipe {
 
 // The texts are data: a changed byte is a different prompt for the model.
 // tests/spec/recipe/constants.json holds the same strings.
-const VersionText& version_text(ModelVersion version) {
-  static constexpr VersionText kV4Text{
-      .block = "tool_calls",
-      .invoke = "invoke",
-      .parameter = "parameter",
-      .tools_head = R"dm(## Tools
+namespace {
 
-You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "<｜DSML｜tool_calls>" block like the following:
+// The formats differ in the names of the tags only.
+constexpr std::string_view kToolsHead = R"dm(## Tools
 
-<｜DSML｜tool_calls>
-<｜DSML｜invoke name="$TOOL_NAME">
-<｜DSML｜parameter name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</｜DSML｜parameter>
+You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "<｜DSML｜{block}>" block like the following:
+
+<｜DSML｜{block}>
+<｜DSML｜{invoke} name="$TOOL_NAME">
+<｜DSML｜{parameter} name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</｜DSML｜{parameter}>
 ...
-</｜DSML｜invoke>
-<｜DSML｜invoke name="$TOOL_NAME2">
+</｜DSML｜{invoke}>
+<｜DSML｜{invoke} name="$TOOL_NAME2">
 ...
-</｜DSML｜invoke>
-</｜DSML｜tool_calls>
+</｜DSML｜{invoke}>
+</｜DSML｜{block}>
 
 String parameters should be specified as is and set `string="true"`. For all other types (numbers, booleans, arrays, objects), pass the value in JSON format and set `string="false"`.
 
@@ -31,11 +33,29 @@ Otherwise, output directly after </think> with tool calls or final response.
 
 ### Available Tool Schemas
 
-)dm",
-      .tools_tail = R"dm(
+)dm";
+constexpr std::string_view kToolsTail = R"dm(
 
 You MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.
-)dm",
+)dm";
+
+std::string tools_head(std::string_view block, std::string_view invoke,
+                       std::string_view parameter) {
+  return fmt::format(kToolsHead, fmt::arg("block", block), fmt::arg("invoke", invoke),
+                     fmt::arg("parameter", parameter));
+}
+
+}  // namespace
+
+const VersionText& version_text(ModelVersion version) {
+  static const std::string kHead4 = tools_head("tool_calls", "invoke", "parameter");
+  static const std::string kHead41 = tools_head(" calls", " invoke", " parameter");
+  static const VersionText kV4Text{
+      .block = "tool_calls",
+      .invoke = "invoke",
+      .parameter = "parameter",
+      .tools_head = kHead4,
+      .tools_tail = kToolsTail,
       .effort_low = "",
       .effort_high = R"dm(Reasoning Effort: Absolute maximum with no shortcuts permitted.
 You MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the root cause, rigorously stress-testing your logic against all potential paths, edge cases, and adversarial scenarios.
@@ -49,37 +69,12 @@ Do not stop reasoning until you have independently verified the solution from mu
 
 )dm",
   };
-  static constexpr VersionText kV41Text{
+  static const VersionText kV41Text{
       .block = " calls",
       .invoke = " invoke",
       .parameter = " parameter",
-      .tools_head = R"dm(## Tools
-
-You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "<｜DSML｜ calls>" block like the following:
-
-<｜DSML｜ calls>
-<｜DSML｜ invoke name="$TOOL_NAME">
-<｜DSML｜ parameter name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</｜DSML｜ parameter>
-...
-</｜DSML｜ invoke>
-<｜DSML｜ invoke name="$TOOL_NAME2">
-...
-</｜DSML｜ invoke>
-</｜DSML｜ calls>
-
-String parameters should be specified as is and set `string="true"`. For all other types (numbers, booleans, arrays, objects), pass the value in JSON format and set `string="false"`.
-
-If thinking_mode is enabled (triggered by <think>), you MUST output your complete reasoning inside <think>...</think> BEFORE any tool calls or final response.
-
-Otherwise, output directly after </think> with tool calls or final response.
-
-### Available Tool Schemas
-
-)dm",
-      .tools_tail = R"dm(
-
-You MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.
-)dm",
+      .tools_head = kHead41,
+      .tools_tail = kToolsTail,
       .effort_low =
           R"dm(Reasoning Effort: 50 (range 1-100, the higher the value, the more thorough the reasoning)
 
