@@ -22,8 +22,8 @@ class ResponsesGenerator final : public Generator {
   void start(const PromptUsage& usage, const std::string*) override {
     prompt_ = usage;
     const std::string body = object("in_progress", "null", "null", "null", "", "null");
-    emit("response.created", fmt::format("\"response\":{}", body));
-    emit("response.in_progress", fmt::format("\"response\":{}", body));
+    emit_response("response.created", body);
+    emit_response("response.in_progress", body);
   }
 
   void reasoning(std::string_view text, std::string_view) override {
@@ -91,8 +91,7 @@ class ResponsesGenerator final : public Generator {
         usage.reasoning_tokens, prompt_.prompt_tokens + usage.completion_tokens);
     final_ = object(status, std::to_string(meta_.completed == 0 ? meta_.created : meta_.completed),
                     "null", details, output_, usage_text);
-    emit(incomplete ? "response.incomplete" : "response.completed",
-         fmt::format("\"response\":{}", final_));
+    emit_response(incomplete ? "response.incomplete" : "response.completed", final_);
   }
 
   void fail(std::string_view type, std::string_view message) override {
@@ -100,7 +99,7 @@ class ResponsesGenerator final : public Generator {
     const std::string error =
         fmt::format("{{\"code\":{},\"message\":{}}}", quoted_json(type), quoted_json(message));
     final_ = object("failed", "null", error, "null", output_, "null");
-    emit("response.failed", fmt::format("\"response\":{}", final_));
+    emit_response("response.failed", final_);
   }
 
   std::string response() const override { return final_; }
@@ -120,21 +119,35 @@ class ResponsesGenerator final : public Generator {
                      std::string_view details, std::string_view output,
                      std::string_view usage) const {
     const std::string id = quoted_json(meta_.id), model = quoted_json(meta_.model);
+    std::string out;
+    out.reserve(output.size() + reply_.echo_head.size() + reply_.echo_settings.size() + 2048);
+    const auto to = std::back_inserter(out);
     if (reply_.echo_settings.empty()) {
-      return fmt::format(
-          "{{\"id\":{},\"object\":\"response\",\"created_at\":{},\"model\":{},\"status\":\"{}\","
-          "\"completed_at\":{},\"error\":{},"
-          "\"incomplete_details\":{},\"output\":[{}],\"usage\":{}}}",
-          id, meta_.created, model, status, completed_at, error, details, output, usage);
+      fmt::format_to(
+          to,
+          "{{\"id\":{},\"object\":\"response\",\"created_at\":{},\"model\":{},\"status\":"
+          "\"{}\",\"completed_at\":{},\"error\":{},\"incomplete_details\":{},\"output\":[",
+          id, meta_.created, model, status, completed_at, error, details);
+      out.append(output);
+      fmt::format_to(to, "],\"usage\":{}}}", usage);
+      return out;
     }
-    return fmt::format(
+    fmt::format_to(
+        to,
         "{{\"id\":{},\"object\":\"response\",\"created_at\":{},\"status\":\"{}\",\"background\":"
-        "false,\"completed_at\":{},"
-        "\"content_filters\":null,\"error\":{},\"frequency_penalty\":0.0,\"incomplete_details\":{},"
-        "{}\"model\":{},\"moderation\":null,"
-        "\"output\":[{}],{}\"usage\":{}{}}}",
-        id, meta_.created, status, completed_at, error, details, reply_.echo_head, model, output,
-        reply_.echo_settings, usage, reply_.echo_tail);
+        "false,\"completed_at\":{},\"content_filters\":null,\"error\":{},\"frequency_penalty\":0.0,"
+        "\"incomplete_details\":{},{}\"model\":{},\"moderation\":null,\"output\":[",
+        id, meta_.created, status, completed_at, error, details, reply_.echo_head, model);
+    out.append(output).append("],").append(reply_.echo_settings);
+    fmt::format_to(to, "\"usage\":{}{}}}", usage, reply_.echo_tail);
+    return out;
+  }
+
+  void emit_response(std::string_view type, std::string_view object) {
+    std::string& out = events_.open(type);
+    out.append("{\"type\":\"").append(type).append("\",\"response\":").append(object);
+    out.append(",\"sequence_number\":");
+    finish_delta(out);
   }
 
   void emit(std::string_view type, std::string_view members) {
@@ -338,6 +351,8 @@ class ResponsesGenerator final : public Generator {
     const std::string_view type =
         message ? "response.output_text.done" : "response.reasoning_text.done";
     std::string& done = events_.open(type);
+    // Four events repeat the text; the buffer grows once for all of them.
+    done.reserve(done.size() + 4 * (escaped_.size() + logprobs_.size()) + output_.size() + 4096);
     done.append("{\"type\":\"").append(type).append("\",\"content_index\":0,\"item_id\":");
     done.append(item_id_);
     if (message) done.append(",\"logprobs\":[").append(logprobs_).append("]");

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <vector>
 
 #include "recipe/convert.h"
 #include "recipe/prompt.h"
@@ -124,6 +125,64 @@ TEST(Hostile, TenThousandCallsInARequest) {
           messages_calls + R"(]},{"role":"user","content":[)" + messages_results + "]}]}"));
   EXPECT_TRUE(take(Protocol::kResponses,
                    R"({"model":"m","input":[{"role":"user","content":"x"},)" + items + "]}"));
+  EXPECT_LT(watch.seconds(), 20);
+}
+
+// Schemas and regexes whose check could take forever, nest without end or fill memory.
+TEST(Hostile, SchemasAndRegexes) {
+  const auto object = [](std::string_view inside) {
+    return R"({"type":"object",)" + std::string(inside) + "}";
+  };
+  std::string chain = R"("$defs":{)", wide = R"("enum":[)", required = R"("required":[)";
+  for (size_t i = 0; i < 5'000; ++i) {
+    const std::string comma = i == 0 ? "" : ",";
+    chain += comma + "\"d" + std::to_string(i) + R"(":{"$ref":"#/$defs/d)" +
+             std::to_string((i + 1) % 5'000) + "\"}";
+    wide += comma + std::to_string(i);
+    required += comma + "\"r" + std::to_string(i) + "\"";
+  }
+  std::vector<std::string> schemas = {
+      object(chain + R"(},"properties":{"a":{"$ref":"#/$defs/d0"}})"),
+      object(R"("properties":{"a":{"$ref":"#"}})"),
+      object(R"("$ref":"#")"),
+      object(R"("properties":{"a":{"$ref":"#/properties/a"}})"),
+      object(R"("properties":{"a":{"$ref":"#/%7e1/~01~/\u0000"}})"),
+      object(wide + "]"),
+      object(required + "]"),
+      object(R"("properties":{"a":{"const":)" + repeat("[", 100) + repeat("]", 100) + "}}")};
+  for (const std::string& pattern :
+       {repeat("(", 5'000) + repeat(")", 5'000), repeat("(a*)*", 2'000) + "b",
+        std::string("(a{1000}){1000}"), std::string("((((a{100}){100}){100}){100})"),
+        repeat("[^\\p{L}]", 5'000), repeat("a|", 50'000), std::string("(?<=a{1,60000})"),
+        std::string("(?R)"), std::string("\\g{99999}"), repeat("(?=", 2'000),
+        std::string(1 << 20, 'a'), std::string("(?C)(*LIMIT_MATCH=1)\\C"), repeat("(?i)", 20'000)})
+    schemas.push_back(object(R"("properties":{"a":{"pattern":")" + [&] {
+      std::string escaped;
+      json::append_escaped(escaped, pattern);
+      return escaped.substr(1, escaped.size() - 2);
+    }() + "\"}}"));
+  const Stopwatch watch;
+  for (const std::string& schema : schemas) {
+    take(Protocol::kChat,
+         with_field(
+             R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":)" +
+             schema + "}}]"));
+    take(Protocol::kChat,
+         with_field(
+             R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":)" +
+             schema + "}}"));
+    take(Protocol::kMessages,
+         with_field(R"("tools":[{"name":"f","input_schema":)" + schema + "}]"));
+    take(Protocol::kResponses,
+         with_field(R"("tools":[{"type":"function","name":"f","parameters":)" + schema + "}]"));
+    const auto json = json::parse(with_field(
+        R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":)" +
+        schema + "}}]"));
+    if (json) (void)convert(Protocol::kChat, *json, {.compat = Compat::kRecipe02});
+  }
+  for (const std::string& regex : {repeat("(", 5'000), repeat("(a*)*", 5'000)})
+    take(Protocol::kChat,
+         with_field(R"("response_format":{"type":"regex","regex":")" + regex + "\"}"));
   EXPECT_LT(watch.seconds(), 20);
 }
 
