@@ -221,7 +221,7 @@ def main():
                 list(several.map(lambda program: runner.gtest(program, env={"DEEPMINT_TEST_QUICK": "1"}), runner.programs("release")))
             return runner.finish(started)
         for program in runner.programs("release"):
-            runner.gtest(program)
+            runner.gtest(program, env={"DEEPMINT_TEST_FULL": "1"} if mode == "full" else None)
 
         runner.stage("every header compiles alone", ["ninja", "-C", "build/release", "check-headers"])
         if (ROOT / "tools/check_isa.py").exists():

@@ -63,6 +63,7 @@ CommandList all_commands() {
   commands.push_back(make_score());
   commands.push_back(make_bench());
   commands.push_back(make_inspect());
+  commands.push_back(make_synth());
   commands.push_back(make_tokenize());
   commands.push_back(make_detokenize());
   commands.push_back(make_encode());

@@ -13,6 +13,7 @@ std::unique_ptr<Command> make_serve();
 std::unique_ptr<Command> make_score();
 std::unique_ptr<Command> make_bench();
 std::unique_ptr<Command> make_inspect();
+std::unique_ptr<Command> make_synth();
 std::unique_ptr<Command> make_tokenize();
 std::unique_ptr<Command> make_detokenize();
 std::unique_ptr<Command> make_encode();

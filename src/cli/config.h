@@ -21,7 +21,7 @@ namespace deepmint::cli {
 
 struct CpuConfig {
   int32_t threads = 0;
-  std::optional<std::string> isa;
+  std::optional<std::string> isa, arithmetic, experts;
   template <class V>
   void visit(V& v) {
     v("cpu.threads", threads,
@@ -30,6 +30,14 @@ struct CpuConfig {
     v("cpu.isa", isa,
       "instruction set, to reproduce another machine's bits; auto = the best one here",
       Limits{.choices = {"x86-64", "avx2", "avx512", "avx512vnni", "avx512bf16"}});
+    v("cpu.arithmetic", arithmetic,
+      "of DeepSeek-V4.1 models: reference sums in double and equals the published oracle, slowly; "
+      "auto = the fastest one that is exact to the specification",
+      Limits{.choices = {"reference", "fast"}});
+    v("cpu.experts", experts,
+      "of DeepSeek-V4.1 models: routed experts read into memory, or mapped and read as they are "
+      "needed; auto = resident when they fit",
+      Limits{.choices = {"mapped", "resident"}});
   }
 };
 

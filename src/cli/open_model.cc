@@ -37,8 +37,16 @@ Result<OpenModel> open_model(const std::string& path, const Config& config, int3
   std::filesystem::path named = path;
   if (!named.has_filename()) named = named.parent_path();  // "folder/"
   Progress progress("loading " + named.filename().string());
-  auto loaded = load_model(path, {.threads = usable_threads(config.cpu.threads)},
-                           [&](double fraction) { progress.update(fraction); });
+  LoadOptions options;
+  options.threads = usable_threads(config.cpu.threads);
+  if (config.cpu.arithmetic)
+    options.arithmetic =
+        *config.cpu.arithmetic == "fast" ? ArithmeticChoice::kFast : ArithmeticChoice::kReference;
+  if (config.cpu.experts)
+    options.experts =
+        *config.cpu.experts == "mapped" ? ExpertChoice::kMapped : ExpertChoice::kResident;
+  options.on_memory = [](const std::string& statement) { remark(statement); };
+  auto loaded = load_model(path, options, [&](double fraction) { progress.update(fraction); });
   progress.clear();
   if (!loaded) return tl::unexpected(std::move(loaded).error());
   open.loaded = std::move(*loaded);

@@ -166,4 +166,39 @@ void MappedFile::random_access(size_t offset, size_t length) const {
   advise(data_, size_, offset, length, MADV_RANDOM, true);
 }
 
+namespace {
+// The whole pages that hold these bytes.
+std::span<std::byte> pages_of(std::span<const std::byte> bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / kPage * kPage;
+  const auto end = reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size();
+  return {reinterpret_cast<std::byte*>(begin), bytes.empty() ? 0 : end - begin};
+}
+}  // namespace
+
+void advise_will_need(std::span<const std::byte> bytes) {
+  const auto pages = pages_of(bytes);
+  if (!pages.empty()) madvise(pages.data(), pages.size(), MADV_WILLNEED);
+}
+void advise_random(std::span<const std::byte> bytes) {
+  const auto pages = pages_of(bytes);
+  if (!pages.empty()) madvise(pages.data(), pages.size(), MADV_RANDOM);
+}
+
+bool read_in(std::span<const std::byte> bytes) {
+  const auto pages = pages_of(bytes);
+  if (pages.empty()) return true;
+  madvise(pages.data(), pages.size(), MADV_WILLNEED);
+#ifdef MADV_POPULATE_READ
+  while (madvise(pages.data(), pages.size(), MADV_POPULATE_READ) != 0) {
+    if (errno == EINTR || errno == EAGAIN) continue;
+    if (errno != EINVAL) return false;
+    break;  // a kernel before 5.14 does not know the call
+  }
+#endif
+  std::byte sum{};
+  for (size_t at = 0; at < bytes.size(); at += kPage) sum ^= bytes[at];
+  [[maybe_unused]] volatile std::byte used = sum;
+  return true;
+}
+
 }  // namespace deepmint

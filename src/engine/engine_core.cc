@@ -70,8 +70,11 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const LoadedModel& loaded
                                                        const EngineHooks& hooks) {
   DEEPMINT_CHECK(loaded.model != nullptr);
   std::vector<kvcache::PartSpec> parts = specs_of(*loaded.model);
+  // Weights in mapped files count as available until the page cache is squeezed: not here.
+  const uint64_t available = available_memory(),
+                 mapped = std::min(available, loaded.model->info().mapped_resident_bytes);
   DEEPMINT_TRY(plan,
-               plan_state(config, parts, loaded.model->info().context_tokens, available_memory()));
+               plan_state(config, parts, loaded.model->info().context_tokens, available - mapped));
   if (config.context_tokens == 0 && plan.context_tokens < loaded.model->info().context_tokens)
     log().warn("context is {} tokens, not the model's {}: engine.kv_bytes holds no more",
                plan.context_tokens, loaded.model->info().context_tokens);
@@ -161,6 +164,7 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare(GenerationRequest request,
   s->seed = request.sampling.seed ? *request.sampling.seed : random_seed();
   s->tokens = std::move(request.tokens);
   s->tokens.reserve(static_cast<size_t>(s->limit));
+  if (!request.want_prompt_logits) s->tail = model_->exact_prompt_tail(prompt);
   s->request = std::move(request);
   s->sink = std::move(sink);
   if (!scheduler_.can_ever_fit(s->positions_needed()))
@@ -197,6 +201,11 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare_saved(GenerationRequest re
         "max_tokens",
         fmt::format("expected more than the {} tokens that the saved sequence has, found {}",
                     length - saved.prompt_tokens, s->limit - s->prompt_tokens));
+  // Rows that a decoder tail left out have nothing in the rings that a full run would read.
+  if (s->request.want_prompt_logits && saved.computed < s->prompt_tokens &&
+      model_->exact_prompt_tail(s->prompt_tokens).first_full > 0)
+    return bad_request("want_prompt_logits",
+                       "expected a saved sequence that has run its prompt, found one inside it");
   if (saved.computed >= length)
     return bad_request("state", "expected a token that has not been run, found none to go on from");
   s->tokens.insert(s->tokens.end(), saved.tokens.begin() + s->prompt_tokens, saved.tokens.end());

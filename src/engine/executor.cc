@@ -46,6 +46,10 @@ Status Executor::forward(const StepPlan& plan, Tap* tap) {
       row.position = position;
       row.token = g.sequence->tokens[static_cast<size_t>(position)];
       row.needs_logits = g.all_logits || (g.sample && position == g.begin + g.count - 1);
+      if (const auto& tail = g.sequence->tail; tail.first_full > 0) {
+        if (position < tail.first_full) row.layer_end = tail.layer_end;
+        row.decoder_floor = tail.first_full;
+      }
       rows_.push_back(row);
     }
     logit_rows += g.logit_rows();

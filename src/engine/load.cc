@@ -10,7 +10,9 @@
 #include "core/json.h"
 #include "core/mapped_file.h"
 #include "engine/gguf_tokenizer.h"
+#include "engine/load_v41.h"
 #include "format/gguf.h"
+#include "model/deepseek_v41/config.h"
 #include "model/dense/load.h"
 
 namespace deepmint {
@@ -207,13 +209,41 @@ Result<std::string> chat_template_of(const json::Value& config, const fs::path& 
   return std::string();
 }
 
-Result<LoadedModel> load_folder(const fs::path& folder, LoadedModel loaded,
-                                const LoadProgress& progress) {
+// What only DeepSeek-V4.1 models have a choice of.
+Status check_dense_options(const LoadOptions& options) {
+  const auto refuse = [](const char* setting, const char* what) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("expected a DeepSeek-V4.1 model for a choice of {}, found a dense one", what),
+        setting);
+  };
+  if (options.arithmetic != ArithmeticChoice::kAuto) return refuse("cpu.arithmetic", "arithmetic");
+  if (options.experts != ExpertChoice::kAuto) return refuse("cpu.experts", "expert placement");
+  return {};
+}
+
+// Defaults and the chat template beside the weights.
+Status read_sidecars(const fs::path& folder, LoadedModel& loaded) {
+  if (const fs::path path = folder / "generation_config.json"; name_exists(path)) {
+    DEEPMINT_TRY(generation, read_json(path));
+    DEEPMINT_CHECK_OK(end_ids_at(generation, path, loaded.end_ids));
+    DEEPMINT_CHECK_OK(hf_defaults(generation, path, loaded.default_sampling));
+  }
+  if (const fs::path path = folder / "chat_template.jinja"; name_exists(path)) {
+    DEEPMINT_TRY(file, MappedFile::open(path));
+    loaded.chat_template.assign(reinterpret_cast<const char*>(file.bytes().data()),
+                                file.bytes().size());
+  } else if (const fs::path settings = folder / "tokenizer_config.json"; name_exists(settings)) {
+    DEEPMINT_TRY(tokenizer_config, read_json(settings));
+    DEEPMINT_TRY(text, chat_template_of(tokenizer_config, settings));
+    loaded.chat_template = std::move(text);
+  }
+  return {};
+}
+
+Result<LoadedModel> load_dense_folder(const fs::path& folder, const json::Value& config,
+                                      LoadedModel loaded, const LoadProgress& progress) {
   const fs::path config_path = folder / "config.json";
-  if (!name_exists(config_path))
-    return fail(ErrorCode::kNotFound, "expected config.json in the model's folder, found none",
-                folder.string());
-  DEEPMINT_TRY(config, read_json(config_path));
   const json::Value* architectures = config.find("architectures");
   if (architectures == nullptr || !architectures->is_array() || architectures->items().empty() ||
       !architectures->items()[0].is_string())
@@ -222,8 +252,8 @@ Result<LoadedModel> load_folder(const fs::path& folder, LoadedModel loaded,
   const std::string& architecture = architectures->items()[0].as_string();
   if (!is_dense_hf_architecture(architecture))
     return fail(ErrorCode::kUnsupported,
-                fmt::format("expected architecture LlamaForCausalLM, Qwen2ForCausalLM or "
-                            "Qwen3ForCausalLM, found \"{}\"",
+                fmt::format("expected architecture LlamaForCausalLM, Qwen2ForCausalLM, "
+                            "Qwen3ForCausalLM or DeepseekV41ForCausalLM, found \"{}\"",
                             architecture),
                 config_path.string());
 
@@ -239,22 +269,25 @@ Result<LoadedModel> load_folder(const fs::path& folder, LoadedModel loaded,
   }
   if (!model) return tl::unexpected(std::move(model).error());
   loaded.model = std::move(*model);
-
   DEEPMINT_CHECK_OK(end_ids_at(config, config_path, loaded.end_ids));
-  if (const fs::path path = folder / "generation_config.json"; name_exists(path)) {
-    DEEPMINT_TRY(generation, read_json(path));
-    DEEPMINT_CHECK_OK(end_ids_at(generation, path, loaded.end_ids));
-    DEEPMINT_CHECK_OK(hf_defaults(generation, path, loaded.default_sampling));
+  DEEPMINT_CHECK_OK(read_sidecars(folder, loaded));
+  return loaded;
+}
+
+Result<LoadedModel> load_folder(const fs::path& folder, LoadedModel loaded,
+                                const LoadOptions& options, const LoadProgress& progress) {
+  const fs::path config_path = folder / "config.json";
+  if (!name_exists(config_path))
+    return fail(ErrorCode::kNotFound, "expected config.json in the model's folder, found none",
+                folder.string());
+  DEEPMINT_TRY(config, read_json(config_path));
+  if (!v41::is_v41_config(config)) {
+    DEEPMINT_CHECK_OK(check_dense_options(options));
+    return load_dense_folder(folder, config, std::move(loaded), progress);
   }
-  if (const fs::path path = folder / "chat_template.jinja"; name_exists(path)) {
-    DEEPMINT_TRY(file, MappedFile::open(path));
-    loaded.chat_template.assign(reinterpret_cast<const char*>(file.bytes().data()),
-                                file.bytes().size());
-  } else if (const fs::path settings = folder / "tokenizer_config.json"; name_exists(settings)) {
-    DEEPMINT_TRY(tokenizer_config, read_json(settings));
-    DEEPMINT_TRY(text, chat_template_of(tokenizer_config, settings));
-    loaded.chat_template = std::move(text);
-  }
+  DEEPMINT_CHECK_OK(load_v41_folder(folder, options, progress, loaded));
+  DEEPMINT_CHECK_OK(end_ids_at(config, config_path, loaded.end_ids));
+  DEEPMINT_CHECK_OK(read_sidecars(folder, loaded));
   return loaded;
 }
 
@@ -272,8 +305,10 @@ Result<LoadedModel> load_checked(const fs::path& path, const LoadOptions& option
   LoadedModel loaded;
   loaded.threads = options.threads > 0 ? options.threads : physical_cores();
   loaded.pool = std::make_shared<ThreadPool>(loaded.threads);
-  DEEPMINT_TRY(whole, fs::is_directory(status) ? load_folder(path, std::move(loaded), progress)
-                                               : load_gguf(path, std::move(loaded), progress));
+  if (!fs::is_directory(status)) DEEPMINT_CHECK_OK(check_dense_options(options));
+  DEEPMINT_TRY(whole, fs::is_directory(status)
+                          ? load_folder(path, std::move(loaded), options, progress)
+                          : load_gguf(path, std::move(loaded), progress));
   DEEPMINT_CHECK_OK(check_vocabulary(whole, path));
   DEEPMINT_CHECK_OK(check_defaults(whole, path));
   for (const TokenId id : whole.end_ids)
@@ -299,6 +334,7 @@ Status check_gguf(const fs::path& path) {
 
 Status check_folder(const fs::path& folder) {
   DEEPMINT_TRY(config, read_json(folder / "config.json"));
+  if (v41::is_v41_config(config)) return check_v41_folder(folder);
   const json::Value* names = config.find("architectures");
   if (names == nullptr || !names->is_array() || names->items().empty() ||
       !names->items()[0].is_string() || !is_dense_hf_architecture(names->items()[0].as_string()))

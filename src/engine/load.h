@@ -22,8 +22,23 @@
 
 namespace deepmint {
 
+// Of DeepSeek-V4.1 models: both are whole implementations of the specification (design: arithmetic
+// on the CPU). `reference` sums in double and equals the published oracle; it is slow. Dense models
+// have one arithmetic, which is neither.
+enum class ArithmeticChoice : uint8_t { kAuto, kReference, kFast };
+
+// Where routed experts live: read into memory at load, or fetched from the mapped file as routing
+// asks for them. Auto: resident when they fit.
+enum class ExpertChoice : uint8_t { kAuto, kMapped, kResident };
+
 struct LoadOptions {
   int32_t threads = 0;  // 0 = physical cores
+  ArithmeticChoice arithmetic = ArithmeticChoice::kAuto;
+  ExpertChoice experts = ExpertChoice::kAuto;
+  uint64_t available_bytes = 0;  // memory that weights may take; 0 = what is free now
+  // One line, before weights are read, of models whose weights stay in mapped files: what will be
+  // in memory and what on disk.
+  std::function<void(const std::string&)> on_memory = {};
 };
 
 using LoadProgress = std::function<void(double fraction)>;  // 0 … 1, from the loading thread
@@ -46,8 +61,8 @@ struct LoadedModel {
 Result<LoadedModel> load_model(const std::filesystem::path& path, const LoadOptions& options,
                                const LoadProgress& progress = {});
 
-// What load_model() would refuse in a dense checkpoint, found without reading its weights. OK for
-// other architectures, of which only load_model() knows.
+// What load_model() would refuse in a checkpoint, found without reading its weights. OK for
+// architectures of which only load_model() knows.
 Status check_model(const std::filesystem::path& path);
 
 // Every setting has its limits in visit(); check_engine_config() looks at them and at what two

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "deepmint/engine.h"
+#include "model/model.h"
 
 namespace deepmint {
 
@@ -26,8 +27,9 @@ struct Sequence {
 
   std::vector<TokenId> tokens;  // prompt, then output; room for all that may come
   int32_t prompt_tokens = 0;
-  int32_t computed = 0;  // positions [0, computed) are in the state parts
-  int32_t limit = 0;     // tokens.size() at which generation ends with kLength
+  Model::PromptTail tail;  // rows of the prompt that need not run the whole model
+  int32_t computed = 0;    // positions [0, computed) are in the state parts
+  int32_t limit = 0;       // tokens.size() at which generation ends with kLength
 
   std::vector<BlockId>
       blocks;  // blocks[p / kBlockTokens] holds position p; room for all that may come

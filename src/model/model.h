@@ -91,6 +91,9 @@ struct ModelInfo {
   int32_t context_tokens = 0;           // what the checkpoint was made for
   uint64_t weight_bytes = 0;            // in memory, as the kernels read them
   uint64_t weight_bytes_per_token = 0;  // touched by a one-row decode step
+  // Of weights that are used in place in mapped files: memory that the page cache needs for them
+  // beside everything else. The system still counts it as available.
+  uint64_t mapped_resident_bytes = 0;
   // Multiply-adds of a step, for benchmarks: per row, per row that needs logits (the head), and per
   // row for each position that its attention reads. 0 = not stated.
   uint64_t macs_per_row = 0, macs_per_logit_row = 0, macs_per_row_and_position = 0;
@@ -116,6 +119,17 @@ class Model {
   // state is then untouched. One caller at a time; uses the thread pool that the model was loaded
   // with.
   virtual Status forward(const StepInput& input, std::span<float> logits, Tap* tap = nullptr) = 0;
+
+  // Which rows of a prompt of this length may end early without changing a bit of its last logits
+  // or of anything that comes after: those below first_full run only the layers before layer_end.
+  // Not for prompts whose own logits are wanted.
+  struct PromptTail {
+    int32_t first_full = 0;
+    int16_t layer_end = std::numeric_limits<int16_t>::max();
+  };
+  virtual PromptTail exact_prompt_tail(int32_t prompt_tokens) const {
+    return (void)prompt_tokens, PromptTail{};
+  }
 
   // Hints that these ids will come up soon, so that rows on disk can be fetched. Never blocks.
   virtual void prefetch(std::span<const TokenId> ids) { (void)ids; }

@@ -68,7 +68,7 @@ def test_help_prints_every_setting_with_its_default():
     page = good("config", "--help")
     for key, entry in settings.items():
         assert f"[{entry['default'] or 'empty'}]" in page, key
-    for command in ("run", "chat", "serve", "score", "bench", "inspect", "tokenize", "detokenize", "encode", "decode", "config"):
+    for command in ("run", "chat", "serve", "score", "bench", "inspect", "synth", "tokenize", "detokenize", "encode", "decode", "config"):
         assert f"usage: deepmint {command}" in good(command, "--help")
         assert f"  {command} " in good("--help")
 
@@ -76,12 +76,12 @@ def test_help_prints_every_setting_with_its_default():
 @pytest.mark.parametrize("name", ["docs/cli.md"])
 def test_the_manual_names_every_command_and_option(name):
     text = pathlib.Path(ROOT / name).read_text()
-    for command in ("run", "chat", "serve", "score", "bench", "inspect", "tokenize", "detokenize", "encode", "decode", "config"):
+    for command in ("run", "chat", "serve", "score", "bench", "inspect", "synth", "tokenize", "detokenize", "encode", "decode", "config"):
         assert f"## {command}" in text
         own = good(command, "--help").split("\n\n")
         for block in own:
             title = block.split("\n")[0]
-            if title in ("Prompt", "Reply", "Conversation", "Text", "Codec", "Output", "Measurements", "Model"):
+            if title in ("Prompt", "Reply", "Conversation", "Text", "Codec", "Output", "Measurements", "Model", "Checkpoint"):
                 for line in block.split("\n")[1:]:
                     for word in line[:34].replace(",", " ").split():
                         if word.startswith("--"):

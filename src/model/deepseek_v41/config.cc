@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string>
 
+#include "core/mapped_file.h"
 #include "model/deepseek_v41/engram.h"
 
 namespace deepmint::v41 {
@@ -272,6 +273,7 @@ Result<Config> parse_config(const json::Value& document) {
   r.integer(c.bos, "bos_token_id", "", 0, kMax, &kNone);
   r.integer(c.eos, "eos_token_id", "", 0, kMax, &kNone);
   r.integer(c.image_token, "image_token_id", "", 0, kMax, &kNone);
+  r.integer(c.noise_token, "dspark_noise_token_id", "", 0, kMax, &kNone);
   r.integer(c.draft_layers, "num_nextn_predict_layers", "n_mtp_layers", 0, 64, &kZero);
   c.engram_modulo_map = document.find("x_engram_map") != nullptr;
 
@@ -325,6 +327,22 @@ Result<Config> parse_config(const json::Value& document) {
   c.ratios.resize(want);
   DEEPMINT_CHECK_OK(check(c, r));
   return c;
+}
+
+Result<Config> read_config(const std::filesystem::path& folder) {
+  const std::string path = (folder / "config.json").string();
+  DEEPMINT_TRY(file, MappedFile::open(path));
+  auto document =
+      json::parse({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()},
+                  {.max_bytes = size_t{1} << 24});
+  if (!document) {
+    if (document.error().code == ErrorCode::kInvalidArgument)
+      document.error().code = ErrorCode::kInvalidFile;
+    return tl::unexpected<Error>(std::move(document).error().at(path));
+  }
+  auto config = parse_config(*document);
+  if (!config) return tl::unexpected<Error>(std::move(config).error().at(path));
+  return config;
 }
 
 }  // namespace deepmint::v41

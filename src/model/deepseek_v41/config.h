@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
@@ -40,7 +41,8 @@ struct Config {
   int64_t engram_vocab = 0, engram_pad = 0, engram_compressed_vocab = 0;
   bool engram_modulo_map = false;  // x_engram_map: compressed id = id mod engram_compressed_vocab
   int64_t bos = -1, eos = -1, image_token = -1;
-  int draft_layers = 0;  // mtp.* blocks in the checkpoint; not part of the text model
+  int64_t noise_token = -1;  // what the draft layers see at positions yet unknown
+  int draft_layers = 0;      // mtp.* blocks in the checkpoint; not part of the text model
 
   // Greatest source id <= layer, or -1 when the layer has no global rows.
   int kv_source(int layer) const;
@@ -52,6 +54,9 @@ struct Config {
 // Errors: kInvalidFile naming the field, what was expected and found; kUnsupported for values that
 // this model does not have.
 Result<Config> parse_config(const json::Value& document);
+
+// The config.json of a checkpoint folder. Errors also name the file.
+Result<Config> read_config(const std::filesystem::path& folder);
 
 // Whether a config.json is for this family at all (its model_type or architectures say so).
 bool is_v41_config(const json::Value& document);

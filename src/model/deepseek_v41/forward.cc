@@ -1,5 +1,7 @@
 // One forward step, to spec model.md sections 4 to 10. What is computed, in which order, and where
 // state is read and written; the operations themselves are in an Arithmetic.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -112,36 +114,68 @@ void V41Model::embed(Step& s) {
   }
 }
 
-void V41Model::run_engram(Step& s, size_t which, int layer) {
+// Which table rows a step reads is known from its ids alone, so they are asked for before the first
+// layer runs: the layers in front of each table hide its wait.
+void V41Model::announce_engram(Step& s) {
   const Config& c = config_;
-  const EngramWeights& w = *weights_.layers[static_cast<size_t>(layer)].engram;
-  const size_t columns = engram_[which].primes.size(), grams = static_cast<size_t>(c.engram_ngram);
+  const size_t grams = static_cast<size_t>(c.engram_ngram);
   for (size_t j = 0; j < s.m; ++j) {
     const Row& r = s.in(j);
     const int32_t* history = layout_.history(*s.input, s.sequence(j));
     int64_t context[kMaxGrams];
-    // Ids of this step come from its rows: the whole step's, not only those still running.
     for (size_t k = 0; k < grams; ++k) {
       const int64_t p = r.position - static_cast<int64_t>(k);
       if (p < 0) {
         context[k] = compressed_id(c.engram_pad);
-      } else if (k <= s.row[j] && s.input->rows[s.row[j] - k].sequence == r.sequence &&
-                 s.input->rows[s.row[j] - k].position == p) {
-        context[k] = compressed_id(s.input->rows[s.row[j] - k].token);
+      } else if (k <= j && s.in(j - k).sequence == r.sequence && s.in(j - k).position == p) {
+        context[k] = compressed_id(s.in(j - k).token);
       } else {
         context[k] = compressed_id(history[p % StateLayout::kHistory]);
       }
     }
-    engram_rows(engram_[which], c.engram_heads, {context, grams},
-                std::span(s.engram_ids).subspan(j * columns, columns));
+    for (size_t which = 0; which < engram_.size(); ++which) {
+      const size_t columns = engram_[which].primes.size();
+      engram_rows(engram_[which], c.engram_heads, {context, grams},
+                  std::span(s.engram_ids).subspan((which * s.max_rows + j) * columns, columns));
+    }
   }
+  for (size_t which = 0; which < engram_.size() && hints_ != nullptr; ++which) {
+    const size_t columns = engram_[which].primes.size();
+    hints_->engram_rows(
+        which, std::span(s.engram_ids).subspan(which * s.max_rows * columns, s.m * columns));
+  }
+}
+
+Status V41Model::run_engram(Step& s, size_t which, int layer) {
+  const Config& c = config_;
+  const EngramWeights& w = *weights_.layers[static_cast<size_t>(layer)].engram;
+  const size_t columns = engram_[which].primes.size();
+  int64_t* first = s.engram_ids.data() + which * s.max_rows * columns;
+  for (size_t j = 0; j < s.m; ++j)  // rows that ended before this table leave gaps
+    if (s.row[j] != j) std::copy_n(first + s.row[j] * columns, columns, first + j * columns);
+  const std::span<const int64_t> ids(first, s.m * columns);
   const auto m = static_cast<int64_t>(s.m);
-  const std::span<const int64_t> ids(s.engram_ids.data(), s.m * columns);
-  if (hints_ != nullptr) hints_->engram_rows(which, ids);
   float* z = s.q.data();  // [m, (hc + 1) * hidden]
   arithmetic_->engram_rows(w, ids, c, s.engram_values.data());
+  DEEPMINT_CHECK_OK(check_engram(w, ids, s.engram_values.data()));
   arithmetic_->linear(w.wkv, s.engram_values.data(), m, z, Output::kBf16);
   arithmetic_->engram(s.X.data(), z, m, c, w);
+  return {};
+}
+
+// Rows of a mapped table are checked when they are read. values: [ids.size(), engram_dim].
+Status V41Model::check_engram(const EngramWeights& w, std::span<const int64_t> ids,
+                              const float* values) const {
+  const auto dim = static_cast<size_t>(config_.engram_dim);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    float sum = 0;  // of zeros, or of a NaN or an infinity times zero
+    for (size_t d = 0; d < dim; ++d) sum += values[i * dim + d] * 0.0f;
+    if (sum == 0) continue;
+    return fail(ErrorCode::kInvalidFile,
+                fmt::format("expected numbers, found a NaN in row {}", ids[i]),
+                fmt::format("tensor \"{}\" or its scales", w.table->name));
+  }
+  return {};
 }
 
 // Latents, index keys and carries of a kv source, from s.u.
@@ -289,6 +323,7 @@ Status V41Model::forward(const StepInput& input, std::span<float> logits, Tap* t
                           size_t width) {
     if (tap != nullptr && s.m > 0) tap->sublayer(layer, name, {values.data(), s.m * width}, width);
   };
+  if (!engram_.empty()) announce_engram(s);
   embed(s);
   report(-1, "embed", s.X, hc * hidden);
   auto m = static_cast<int64_t>(s.m);
@@ -300,7 +335,7 @@ Status V41Model::forward(const StepInput& input, std::span<float> logits, Tap* t
     const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
     for (size_t e = 0; e < engram_.size(); ++e)
       if (engram_[e].layer == layer) {
-        run_engram(s, e, layer);
+        DEEPMINT_CHECK_OK(run_engram(s, e, layer));
         report(layer, "engram", s.X, hc * hidden);
       }
     m = static_cast<int64_t>(s.m);
@@ -342,6 +377,7 @@ Status V41Model::forward(const StepInput& input, std::span<float> logits, Tap* t
     a.collapse(s.X.data(), m, c, s.attn_pre.data(), s.u.data());
     a.rms_norm(s.u.data(), m, c.hidden, w.ffn_norm.data(), c.norm_eps, s.u.data());
     a.moe(s.u.data(), m, c, layer, w, s.y.data());
+    if (reader_ != nullptr) DEEPMINT_CHECK_OK(reader_->status());
     report(layer, "moe", s.y, hidden);
     a.expand(s.y.data(), m, c, s.post.data(), s.comb.data(), s.X.data());
     std::swap(s.pre, s.ffn_pre);

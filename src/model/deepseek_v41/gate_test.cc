@@ -98,7 +98,7 @@ std::filesystem::path folder_of(const Case& test) {
   const auto folder =
       std::filesystem::temp_directory_path() / ("deepmint_v41_gate_" + std::to_string(getpid()));
   std::filesystem::remove_all(folder);
-  const auto ok = synthesize(test.config, folder, 7);
+  const auto ok = synthesize(test.config, folder, {.seed = 7});
   EXPECT_TRUE(ok) << ok.error().str();
   return folder;
 }

@@ -3,13 +3,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "core/aligned.h"
 #include "model/deepseek_v41/model.h"
 #include "model/deepseek_v41/synth.h"
+#include "model/deepseek_v41/verify.h"
 
 namespace deepmint::v41 {
 namespace {
@@ -64,6 +67,38 @@ class Load : public testing::Test {
     write(folder_ / "model.safetensors",
           std::string(reinterpret_cast<const char*>(&size), 8) + text + data_);
     return load_error();
+  }
+
+  // Sets one byte of a tensor to `value`.
+  void with_byte(const std::string& tensor, size_t at, uint8_t value) {
+    std::string bytes = weights_;
+    const size_t begin =
+        weights_.size() - data_.size() + header_[tensor]["data_offsets"][0].get<size_t>();
+    bytes[begin + at] = static_cast<char>(value);
+    write(folder_ / "model.safetensors", bytes);
+  }
+  // Runs tokens 1, 2, 3, … of one sequence; the error, or "".
+  std::string run_error(V41Options options, int tokens) {
+    auto model = V41Model::load(folder_, make_reference_arithmetic(), std::move(options));
+    if (!model) return "load: " + model.error().str();
+    const auto size = static_cast<size_t>(tokens);
+    EXPECT_TRUE((*model)->reserve(size, 1));
+    std::vector<AlignedBuffer<std::byte>> buffers;
+    std::vector<PartMemory> memory;
+    for (const StatePart& part : (*model)->state_parts()) {
+      buffers.emplace_back(2 * part.bytes);
+      memory.push_back({buffers.back().data(), 2});
+    }
+    const std::array<BlockId, 2> blocks = {BlockId(0), BlockId(1)};
+    const SequenceRef sequence = {blocks, SlotId(0)};
+    std::vector<Row> rows(size);
+    for (int i = 0; i < tokens; ++i) {
+      rows[static_cast<size_t>(i)].position = i;
+      rows[static_cast<size_t>(i)].token = 1 + i;
+    }
+    const auto ok =
+        (*model)->forward({rows, std::span(&sequence, 1), memory}, std::span<float>(), nullptr);
+    return ok ? "" : ok.error().str();
   }
 
   static std::filesystem::path folder_;
@@ -212,6 +247,104 @@ TEST_F(Load, TheFlatConfigurationIsTheSame) {
     j = flat;
   });
   EXPECT_EQ(error, "");
+}
+
+TEST_F(Load, NaNScalesOfDenseTensorsAreNamedAtLoad) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"layers.3.attn.wkv.scale", "NaN in row 1, column 1"},  // [2, 4]
+      {"layers.1.engram.wkv.scale", "NaN in row 0, column 5"},
+      {"layers.8.ffn.shared_experts.w2.scale", "NaN in row 2, column 1"}};
+  for (const auto& [tensor, place] : cases) {
+    with_byte(tensor, 5, 255);
+    const std::string error = load_error();
+    EXPECT_NE(error.find('"' + tensor + '"'), std::string::npos) << error;
+    EXPECT_NE(error.find(place), std::string::npos) << error;
+  }
+}
+
+TEST_F(Load, NaNScalesOfExpertsAreNamedAtLoadOrOnFirstTouch) {
+  // Some expert of layer 0 that 40 tokens do use: all of its layer's are damaged in turn.
+  V41Options mapped, resident;
+  mapped.experts = ExpertPlacement::kMapped;
+  resident.experts = ExpertPlacement::kResident;
+  int touched = 0;
+  for (int expert = 0; expert < 16; expert += 3) {
+    const std::string tensor = "layers.0.ffn.experts." + std::to_string(expert) + ".w2.scale";
+    with_byte(tensor, 9, 255);
+    EXPECT_NE(run_error(resident, 1).find("load: "), std::string::npos);
+    const std::string error = run_error(mapped, 40);
+    if (error.empty()) continue;
+    ++touched;
+    EXPECT_NE(error.find('"' + tensor + '"'), std::string::npos) << error;
+    EXPECT_NE(error.find("NaN in row 4, column 1"), std::string::npos) << error;
+    EXPECT_EQ(error.find("load: "), std::string::npos) << error;
+  }
+  EXPECT_GT(touched, 2);
+}
+
+TEST_F(Load, NaNInEngramRowsIsNamedOnFirstTouch) {
+  const size_t rows = header_["layers.1.engram.embed.scale"]["shape"][0].get<size_t>();
+  int touched = 0;
+  for (size_t row = 0; row < rows; row += 23) {
+    with_byte("layers.1.engram.embed.scale", row, 255);
+    const std::string error = run_error({}, 40);
+    if (error.empty()) continue;
+    ++touched;
+    EXPECT_NE(error.find("layers.1.engram.embed"), std::string::npos) << error;
+    EXPECT_NE(error.find("NaN in row " + std::to_string(row)), std::string::npos) << error;
+  }
+  EXPECT_GT(touched, 1);
+}
+
+TEST_F(Load, VerifyReadsEveryNumber) {
+  const auto error = [this] {
+    const auto ok = verify_checkpoint(folder_, {.numbers = true});
+    return ok ? "" : ok.error().str();
+  };
+  EXPECT_EQ(error(), "");
+  struct Case {
+    const char* tensor;
+    size_t at;
+    uint8_t value;
+    const char* says;
+  };
+  for (const Case& c :
+       std::vector<Case>{{"layers.4.ffn.experts.11.w3.scale", 255, 255, "row 63, column 3"},
+                         {"layers.4.engram.embed.weight", 70, 0x7F, "row 2, column 6"},
+                         {"layers.4.attn.wq_b.weight", 4097, 0xFF, "row 64, column 1"},
+                         {"head.weight", 257, 0x7F, "row 1, column 0"},
+                         {"layers.2.hc_attn_scale", 7, 0x7F, "column 1"}}) {
+    with_byte(c.tensor, c.at, c.value);
+    // BF16 and F32: the other exponent bits as well.
+    if (std::string_view(c.tensor) == "head.weight" ||
+        std::string_view(c.tensor) == "layers.2.hc_attn_scale") {
+      std::string bytes = read(folder_ / "model.safetensors");
+      const size_t begin =
+          weights_.size() - data_.size() + header_[c.tensor]["data_offsets"][0].get<size_t>();
+      bytes[begin + c.at - 1] = static_cast<char>(0x80);
+      write(folder_ / "model.safetensors", bytes);
+    }
+    const std::string found = error();
+    EXPECT_NE(found.find(c.tensor), std::string::npos) << found;
+    EXPECT_NE(found.find(c.says), std::string::npos) << found;
+    EXPECT_TRUE(verify_checkpoint(folder_));  // names and shapes are those of a whole one
+  }
+  EXPECT_TRUE(is_v41_checkpoint(folder_));
+  EXPECT_FALSE(is_v41_checkpoint(folder_ / "none"));
+}
+
+TEST_F(Load, AMapOfAnotherVocabularyIsRefused) {
+  const auto error = [this](std::vector<int32_t> map) {
+    auto model = V41Model::load(folder_, make_reference_arithmetic(), {.engram_map = map});
+    return model ? "" : model.error().str();
+  };
+  std::vector<int32_t> map(512);
+  for (int i = 0; i < 512; ++i) map[static_cast<size_t>(i)] = i % 400;
+  EXPECT_EQ(error(map), "");
+  EXPECT_NE(error(std::vector<int32_t>(511, 0)).find("512 ids, found 511"), std::string::npos);
+  EXPECT_NE(error(std::vector<int32_t>(512, 7)).find("400 compressed ids"), std::string::npos);
+  map[3] = -1;
+  EXPECT_NE(error(map).find("compressed ids"), std::string::npos);
 }
 
 }  // namespace

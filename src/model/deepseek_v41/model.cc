@@ -5,10 +5,8 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "core/hash.h"
-#include "core/json.h"
-#include "core/mapped_file.h"
 #include "model/deepseek_v41/ref_ops.h"
+#include "model/deepseek_v41/replay.h"
 #include "model/deepseek_v41/step.h"
 
 namespace deepmint::v41 {
@@ -29,63 +27,10 @@ V41Model::V41Model(Config config, SafetensorsModel files, std::unique_ptr<Arithm
 }
 V41Model::~V41Model() = default;
 
-Result<std::unique_ptr<V41Model>> V41Model::load(const std::filesystem::path& folder,
-                                                 std::unique_ptr<Arithmetic> arithmetic,
-                                                 V41Options options) {
-  const std::string config_path = (folder / "config.json").string();
-  auto file = MappedFile::open(config_path);
-  if (!file) return tl::unexpected<Error>(std::move(file).error());
-  const auto bytes = file->bytes();
-  auto document = json::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
-                              {.max_bytes = size_t{1} << 24});
-  if (!document) return tl::unexpected<Error>(std::move(document).error().at(config_path));
-  auto config = parse_config(*document);
-  if (!config) return tl::unexpected<Error>(std::move(config).error().at(config_path));
-  if (options.engram_map.empty() && !config->engram_modulo_map && !config->engram_layers.empty())
-    return fail(
-        ErrorCode::kInvalidFile,
-        "expected a tokenizer (the Engram map is made from it) or x_engram_map, found neither",
-        config_path);
-  if (!options.engram_map.empty()) {
-    if (static_cast<int64_t>(options.engram_map.size()) != config->vocab)
-      return fail(ErrorCode::kInvalidFile,
-                  fmt::format("expected a tokenizer of {} ids, found {}", config->vocab,
-                              options.engram_map.size()),
-                  config_path);
-    const int64_t classes =
-        *std::max_element(options.engram_map.begin(), options.engram_map.end()) + 1;
-    if (classes != config->engram_compressed_vocab)
-      return fail(ErrorCode::kInvalidFile,
-                  fmt::format("expected {} compressed ids (engram_compressed_vocab_size), found {}",
-                              config->engram_compressed_vocab, classes),
-                  config_path);
-  }
-  DEEPMINT_TRY(files, SafetensorsModel::open(folder));
-  std::unique_ptr<V41Model> model(new V41Model(std::move(*config), std::move(files),
-                                               std::move(arithmetic), std::move(options)));
-  auto weights = bind_weights(model->files_, model->config_);
-  if (!weights) return tl::unexpected<Error>(std::move(weights).error().at(folder.string()));
-  model->weights_ = std::move(*weights);
-  DEEPMINT_CHECK_OK(model->arithmetic_->prepare(model->config_, model->weights_));
-
-  ModelInfo& info = model->info_;
-  const Config& c = model->config_;
-  info.architecture = "deepseek_v41";
-  info.name = folder.filename().string();
-  info.vocab_size = c.vocab;
-  info.n_layers = c.layers;
-  info.hidden = c.hidden;
-  info.context_tokens = static_cast<int32_t>(std::min<int64_t>(c.max_positions, INT32_MAX));
-  uint64_t fingerprint = xxh3_64(bytes);
-  for (const TensorView& t : model->files_.tensors()) {
-    info.weight_bytes += t.bytes.size();
-    // Names, shapes and the first bytes of every tensor: cheap, and different for every checkpoint
-    // that was trained or written anew.
-    fingerprint = xxh3_64(as_byte_span(t.name), fingerprint);
-    fingerprint = xxh3_64(t.bytes.first(std::min<size_t>(t.bytes.size(), 64)), fingerprint);
-  }
-  info.fingerprint = fingerprint;
-  return model;
+Model::PromptTail V41Model::exact_prompt_tail(int32_t prompt_tokens) const {
+  const auto tail = plan_tail(config_, {.mode = TailMode::kExact}, prompt_tokens);
+  if (!tail || tail->first_kept == 0) return {};
+  return {.first_full = tail->first_kept, .layer_end = tail->layer_end};
 }
 
 Status V41Model::check(const StepInput& input, size_t n_logits) {

@@ -13,13 +13,18 @@
 // "norm" (layer n_layers, rows that need logits). Rows that a layer skips are left out.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/aligned.h"
 #include "model/deepseek_v41/arithmetic.h"
+#include "model/deepseek_v41/disk_reader.h"
 #include "model/deepseek_v41/engram.h"
+#include "model/deepseek_v41/memory_plan.h"
 #include "model/deepseek_v41/state.h"
 #include "model/model.h"
 
@@ -28,11 +33,24 @@ namespace deepmint::v41 {
 struct V41Options {
   // compressed id of each token id, from the tokenizer; empty for checkpoints whose config has
   // x_engram_map.
-  std::vector<int32_t> engram_map;
+  std::vector<int32_t> engram_map = {};
+  ExpertPlacement experts = ExpertPlacement::kAuto;
+  uint64_t available_bytes = UINT64_MAX;  // memory that the weights may take
+  // Called once, before the first weight is read: what will be resident and what stays on disk.
+  std::function<void(const MemoryPlan&)> on_plan = {};
+  std::function<void(double fraction)> progress = {};  // while resident weights are read in
+  std::shared_ptr<ThreadPool> pool = nullptr;          // kept alive for the arithmetic that uses it
 };
+
+// Whether a map of token ids is the one that this configuration needs (engram_map of V41Options).
+// Errors: kInvalidFile naming `where`.
+Status check_engram_map(const Config& config, std::span<const int32_t> map,
+                        const std::string& where);
 
 class V41Model : public Model {
  public:
+  // Errors: kInvalidFile or kUnsupported naming the field or tensor, what was expected and found;
+  // kResourceExhausted when the weights that every step reads do not fit available_bytes.
   static Result<std::unique_ptr<V41Model>> load(const std::filesystem::path& folder,
                                                 std::unique_ptr<Arithmetic> arithmetic,
                                                 V41Options options = {});
@@ -45,12 +63,14 @@ class V41Model : public Model {
 
   const Config& config() const { return config_; }
   const StateLayout& layout() const { return layout_; }
+  const MemoryPlan& memory_plan() const { return plan_; }
 
+  PromptTail exact_prompt_tail(int32_t prompt_tokens) const override;
   // Engram rows of `ids`, read as consecutive text, are announced to the hints; rows of the first
   // ids, whose n-grams begin before them, are not.
   void prefetch(std::span<const TokenId> ids) override;
-  // Who is told what steps will read from weights on disk (Engram rows, routed experts). Outlives
-  // the model.
+  // Who is told what steps will read from weights on disk (Engram rows, routed experts), instead of
+  // the model's own reader. Outlives the model.
   void set_hints(WeightHints* hints);
 
   // For tests: the selection that the last index source made for a row of the last forward.
@@ -62,11 +82,18 @@ class V41Model : public Model {
            V41Options options);
   Status check(const StepInput& input, size_t n_logits);
 
+  // load.cc
+  Status make_resident();
+  void describe(std::string name, std::span<const std::byte> config_bytes);
+
   // forward.cc
   struct Step;  // the working set of one forward, and its memory
   int64_t compressed_id(int64_t id) const;
   void embed(Step& s);
-  void run_engram(Step& s, size_t which, int layer);
+  void announce_engram(Step& s);
+  Status run_engram(Step& s, size_t which, int layer);
+  Status check_engram(const EngramWeights& w, std::span<const int64_t> ids,
+                      const float* values) const;
   void attention(Step& s, int layer);
   void compress(Step& s, int layer);
   void select(Step& s, int layer);
@@ -84,6 +111,8 @@ class V41Model : public Model {
   size_t max_rows_ = 0, max_logit_rows_ = 0;
   std::vector<uint8_t> seen_;  // of check()
   WeightHints* hints_ = nullptr;
+  MemoryPlan plan_;
+  std::unique_ptr<DiskReader> reader_;
   std::unique_ptr<Step> step_;
 };
 

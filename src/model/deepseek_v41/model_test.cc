@@ -3,7 +3,6 @@
 #include "model/deepseek_v41/model.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <fstream>
@@ -11,15 +10,15 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "core/aligned.h"
 #include "core/hash.h"
 #include "core/mapped_file.h"
 #include "core/thread_pool.h"
-#include "model/deepseek_v41/synth.h"
+#include "model/deepseek_v41/v41_testing.h"
 
 namespace deepmint::v41 {
 namespace {
 
+using namespace testing;  // NOLINT: the fixtures of v41_testing.h
 using nlohmann::json;
 
 const json& expected() {
@@ -28,95 +27,19 @@ const json& expected() {
   return v;
 }
 
-std::filesystem::path tiny_folder() {
-  static const std::filesystem::path folder = [] {
-    auto f =
-        std::filesystem::temp_directory_path() / ("deepmint_v41_tiny_" + std::to_string(getpid()));
-    std::filesystem::remove_all(f);
-    const auto ok = synthesize(synth_config(SynthPreset::kTiny), f);
-    EXPECT_TRUE(ok) << ok.error().str();
-    return f;
-  }();
-  return folder;
+const Checkpoint& tiny_checkpoint() {
+  static const Checkpoint checkpoint(synth_config(SynthPreset::kTiny));
+  return checkpoint;
 }
-class Cleanup : public testing::Environment {
- public:
-  void TearDown() override { std::filesystem::remove_all(tiny_folder()); }
-};
-const auto* const kCleanup = testing::AddGlobalTestEnvironment(new Cleanup);
-
 V41Model& tiny() {
-  static const std::unique_ptr<V41Model> model = [] {
-    auto m = V41Model::load(tiny_folder(), make_reference_arithmetic());
-    EXPECT_TRUE(m) << m.error().str();
-    EXPECT_TRUE((*m)->reserve(1024, 1024));
-    return std::move(*m);
-  }();
+  static const std::unique_ptr<V41Model> model =
+      tiny_checkpoint().load(make_reference_arithmetic());
   return *model;
-}
-
-// Memory for a few sequences, and a way to run rows of one of them.
-class Cache {
- public:
-  Cache(const V41Model& model, size_t sequences, size_t blocks_each,
-        std::byte fill = std::byte{0xFF})
-      : blocks_each_(blocks_each) {
-    for (const StatePart& part : model.state_parts()) {
-      const size_t count =
-          part.family == StatePart::Family::kGlobal ? sequences * blocks_each : sequences;
-      buffers_.emplace_back(count * part.bytes);
-      std::fill_n(buffers_.back().data(), buffers_.back().size(),
-                  fill);  // garbage everywhere: nothing may be read before it is written
-      memory_.push_back({buffers_.back().data(), count});
-    }
-    for (size_t s = 0; s < sequences; ++s) {
-      tables_.emplace_back();
-      for (size_t b = 0; b < blocks_each; ++b)
-        tables_.back().push_back(
-            BlockId(static_cast<uint32_t>((blocks_each - 1 - b) * sequences + s)));
-    }
-  }
-  SequenceRef ref(size_t s) const { return {tables_[s], SlotId(static_cast<uint32_t>(s))}; }
-  std::span<const PartMemory> memory() const { return memory_; }
-  std::span<std::byte> bytes(size_t part) { return buffers_[part].span(); }
-
- private:
-  size_t blocks_each_;
-  std::vector<AlignedBuffer<std::byte>> buffers_;
-  std::vector<PartMemory> memory_;
-  std::vector<std::vector<BlockId>> tables_;
-};
-
-std::vector<float> run(V41Model& model, Cache& cache, std::vector<Row> rows,
-                       std::vector<size_t> sequences = {0}) {
-  std::vector<SequenceRef> refs;
-  for (const size_t s : sequences) refs.push_back(cache.ref(s));
-  size_t wanted = 0;
-  for (const Row& r : rows) wanted += r.needs_logits;
-  std::vector<float> logits(wanted * static_cast<size_t>(model.info().vocab_size));
-  const auto ok = model.forward({rows, refs, cache.memory()}, logits, nullptr);
-  EXPECT_TRUE(ok) << ok.error().str();
-  return logits;
-}
-
-std::vector<Row> rows_of(std::span<const int> tokens, int first, bool all_logits = true) {
-  std::vector<Row> rows;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    Row r;
-    r.position = first + static_cast<int>(i);
-    r.token = tokens[i];
-    r.needs_logits = all_logits || i + 1 == tokens.size();
-    rows.push_back(r);
-  }
-  return rows;
 }
 
 std::vector<int> prompt() { return expected()["prompt"].get<std::vector<int>>(); }
 size_t argmax(std::span<const float> x) {
   return static_cast<size_t>(std::max_element(x.begin(), x.end()) - x.begin());
-}
-bool same_bits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 int ulps(float a, float b) {
   const auto key = [](float x) {
@@ -127,7 +50,7 @@ int ulps(float a, float b) {
 }
 
 TEST(V41Synth, TinyIsTheOraclesCheckpoint) {
-  auto file = MappedFile::open(tiny_folder() / "model.safetensors");
+  auto file = MappedFile::open(tiny_checkpoint().folder() / "model.safetensors");
   ASSERT_TRUE(file);
   const auto bytes = file->bytes();
   uint64_t header = 0;
@@ -305,7 +228,7 @@ TEST(V41Model, RefusesRowsThatCannotRun) {
 // selections, so the gate is on the median and on the greedy choice (spec 13).
 TEST(V41Model, FastIsWithinTheGateOfTheReference) {
   ThreadPool pool(2);
-  auto loaded = V41Model::load(tiny_folder(), make_fast_arithmetic(&pool));
+  auto loaded = V41Model::load(tiny_checkpoint().folder(), make_fast_arithmetic(&pool));
   ASSERT_TRUE(loaded) << loaded.error().str();
   V41Model& fast = **loaded;
   ASSERT_TRUE(fast.reserve(1024, 1024));

@@ -1,5 +1,7 @@
 #include "model/deepseek_v41/state.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 
 namespace deepmint::v41 {
@@ -26,7 +28,10 @@ StateLayout::StateLayout(const Config& c) {
     carry_offsets_.push_back(carry);
     global += rows * global_row_;
     index += rows * index_row_;
-    if (ratio == 2) carry += kCarryRows * 2 * d * sizeof(float);
+    if (ratio == 2) {
+      carry_sources_.push_back(ratios_.size() - 1);
+      carry += kCarryRows * 2 * d * sizeof(float);
+    }
   }
   using Family = StatePart::Family;
   parts_ = {StatePart{"global_kv", Family::kGlobal, round64(global)},
@@ -85,6 +90,14 @@ float* StateLayout::carry_row(const StepInput& in, const SequenceRef& seq, size_
 int32_t* StateLayout::history(const StepInput& in, const SequenceRef& seq) const {
   return reinterpret_cast<int32_t*>(in.state[4].base +
                                     static_cast<size_t>(seq.slot) * parts_[4].bytes);
+}
+
+void StateLayout::write_history(std::span<const PartMemory> state, const SequenceRef& seq,
+                                std::span<const TokenId> tokens, int32_t begin) const {
+  const StepInput input{.rows = {}, .sequences = {}, .state = state};
+  int32_t* ids = history(input, seq);
+  for (int32_t p = std::max(0, begin - kHistory); p < begin; ++p)
+    ids[p % kHistory] = tokens[static_cast<size_t>(p)];
 }
 
 double StateLayout::global_bytes_per_token() const {

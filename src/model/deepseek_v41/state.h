@@ -29,10 +29,15 @@ class StateLayout {
 
   static constexpr int kDraftSlack = 8;  // ring rows beyond the window; drafts are at most 5
   static constexpr int kCarryRows = 8;
-  static constexpr int kHistory = 32;
+  static constexpr int kHistory = 32;                          // ids; n-grams look back at most 15
+  static constexpr int kHistoryKept = kHistory - kDraftSlack;  // those that no draft overwrites
 
   std::span<const StatePart> parts() const { return parts_; }
+  int layers() const { return layers_; }
+  int window() const { return window_; }
   int ring_rows() const { return ring_rows_; }
+  std::span<const size_t> carry_sources() const { return carry_sources_; }  // of ratio 2
+  size_t carry_row_bytes() const { return 2 * static_cast<size_t>(head_dim_) * sizeof(float); }
   size_t window_row_bytes() const { return window_row_; }
   size_t global_row_bytes() const { return global_row_; }
   size_t index_row_bytes() const { return index_row_; }
@@ -50,6 +55,10 @@ class StateLayout {
   float* carry_row(const StepInput& in, const SequenceRef& seq, size_t source,
                    int64_t position) const;                             // [2, head_dim]
   int32_t* history(const StepInput& in, const SequenceRef& seq) const;  // [kHistory]
+  // Makes the history of a sequence that will run on at position `begin` without having run what
+  // comes before: Engram looks back at those ids. tokens: at least positions [0, begin).
+  void write_history(std::span<const PartMemory> state, const SequenceRef& seq,
+                     std::span<const TokenId> tokens, int32_t begin) const;
 
   // Bytes that one token adds to global state, and bytes of one packed window snapshot (window rows
   // only).
@@ -63,7 +72,7 @@ class StateLayout {
                     size_t row_bytes, const std::vector<size_t>& offsets) const;
   std::array<StatePart, 5> parts_;
   std::vector<int> ratios_;  // of each kv source
-  std::vector<size_t> global_offsets_, index_offsets_, carry_offsets_;
+  std::vector<size_t> global_offsets_, index_offsets_, carry_offsets_, carry_sources_;
   size_t window_row_, global_row_, index_row_;
   int ring_rows_, layers_, window_;
   int head_dim_;

@@ -51,7 +51,7 @@ struct V41Model::Step {
     pairs.resize(M);
     packed.resize(M);
     packed_index.resize(M);
-    engram_ids.resize(engram ? M * columns : 0);
+    engram_ids.resize(M * columns * c.engram_layers.size());
     first_row.reserve(M);
     first_position.reserve(M);
   }
@@ -83,7 +83,7 @@ struct V41Model::Step {
   std::vector<SelectRow> select;
   std::vector<Arithmetic::Pair> pairs;
   std::vector<std::byte*> packed, packed_index;
-  std::vector<int64_t> engram_ids;
+  std::vector<int64_t> engram_ids;  // [Engram layers, M, columns]
 
   const Row& in(size_t j) const { return input->rows[row[j]]; }
   const SequenceRef& sequence(size_t j) const { return input->sequences[in(j).sequence]; }

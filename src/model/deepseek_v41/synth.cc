@@ -6,199 +6,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
-#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/json.h"
 #include "model/deepseek_v41/engram.h"
-#include "model/deepseek_v41/formats.h"
+#include "model/deepseek_v41/synth_tensors.h"
 
 namespace deepmint::v41 {
 namespace {
-
-uint64_t fnv1a(std::string_view name) {
-  uint64_t h = 0xCBF29CE484222325ull;
-  for (const char c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3ull;
-  return h;
-}
-
-// Values in [0, 1), multiples of 2^-24; the i-th value of the stream of `name`.
-class Stream {
- public:
-  Stream(std::string_view name, uint64_t seed) : state_(fnv1a(name) ^ seed) {}
-  double next() {
-    state_ += 0x9E3779B97F4A7C15ull;
-    uint64_t z = state_;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBull;
-    z ^= z >> 31;
-    return static_cast<double>(z >> 40) / 16777216.0;
-  }
-  float symmetric(double amplitude) { return static_cast<float>((next() - 0.5) * 2 * amplitude); }
-
- private:
-  uint64_t state_;
-};
-
-// Nearest integer, halves to even.
-int round_even(double x) { return static_cast<int>(std::nearbyint(x)); }
-
-struct Tensor {
-  std::string name, dtype;
-  std::vector<int64_t> shape;
-  uint64_t bytes = 0;
-  std::function<void(const std::function<void(const void*, size_t)>&)>
-      write;  // calls back with the bytes in order
-};
-
-class Builder {
- public:
-  Builder(const Config& c, uint64_t seed) : c_(c), seed_(seed) {}
-
-  void bf16(const std::string& name, std::vector<int64_t> shape, double amplitude,
-            float offset = 0) {
-    add(name, "BF16", std::move(shape), 2, [=, this](const auto& out, uint64_t count) {
-      Stream r(name, seed_);
-      emit<uint16_t>(out, count, [&] {
-        return float_to_bf16(offset == 0 ? r.symmetric(amplitude)
-                                         : offset + r.symmetric(amplitude));
-      });
-    });
-  }
-  void norm(const std::string& name, std::vector<int64_t> shape) {
-    bf16(name, std::move(shape), 0.25, 1.0f);
-  }
-  void f32(const std::string& name, std::vector<int64_t> shape, double amplitude,
-           float offset = 0) {
-    add(name, "F32", std::move(shape), 4, [=, this](const auto& out, uint64_t count) {
-      Stream r(name, seed_);
-      emit<float>(out, count, [&] {
-        return offset == 0 ? r.symmetric(amplitude) : offset + r.symmetric(amplitude);
-      });
-    });
-  }
-  void fp8(const std::string& base, int64_t n, int64_t k, double gain = 1, bool per_row = false) {
-    const int e = 127 + round_even(std::log2(gain / std::sqrt(static_cast<double>(k))));
-    add(base + ".weight", "F8_E4M3", {n, k}, 1, [=, this](const auto& out, uint64_t count) {
-      Stream r(base, seed_);
-      emit<uint8_t>(out, count, [&] { return encode_e4m3(r.symmetric(1.75)); });
-    });
-    scale(base, per_row ? n : n / 32, k / 32, e);
-  }
-  void fp4(const std::string& base, int64_t n, int64_t k, double gain) {
-    const int e = 127 + round_even(std::log2(gain / (2.93 * std::sqrt(static_cast<double>(k)))));
-    add(base + ".weight", "I8", {n, k / 2}, 1, [=, this](const auto& out, uint64_t count) {
-      Stream r(base, seed_);
-      emit<uint8_t>(out, count, [&] {
-        const auto low = static_cast<uint8_t>(r.next() * 16),
-                   high = static_cast<uint8_t>(r.next() * 16);
-        return static_cast<uint8_t>(low | high << 4);
-      });
-    });
-    scale(base, n, k / 32, e);
-  }
-
-  void build() {
-    const int64_t H = c_.hidden, hc = c_.streams;
-    bf16("embed.weight", {c_.vocab, H}, 1.75);
-    bf16("head.weight", {c_.vocab, H}, 1.75 / std::sqrt(static_cast<double>(H)));
-    norm("norm.weight", {H});
-    for (int i = 0; i < c_.layers; ++i) {
-      const std::string p = fmt::format("layers.{}.", i), a = p + "attn.", f = p + "ffn.";
-      for (size_t e = 0; e < c_.engram_layers.size(); ++e) {
-        if (c_.engram_layers[e] != i) continue;
-        fp8(p + "engram.embed", c_.engram_rows[e], c_.engram_dim, 0.5, true);
-        fp8(p + "engram.wkv", (hc + 1) * H,
-            static_cast<int64_t>(c_.engram_ngram - 1) * c_.engram_heads * c_.engram_dim);
-        norm(p + "engram.q_weight", {hc, H});
-        norm(p + "engram.k_weight", {hc, H});
-      }
-      for (const char* s : {"attn", "ffn"}) {
-        const int64_t rows = 2 * hc + hc * hc;
-        norm(fmt::format("{}{}_norm.weight", p, s), {H});
-        f32(fmt::format("{}hc_{}_fn", p, s), {rows, hc * H},
-            1.75 / std::sqrt(static_cast<double>(hc * H)));
-        f32(fmt::format("{}hc_{}_base", p, s), {rows}, 1.0);
-        f32(fmt::format("{}hc_{}_scale", p, s), {3}, 0.25, 0.75f);
-      }
-      fp8(a + "wq_a", c_.q_lora, H);
-      norm(a + "q_norm.weight", {c_.q_lora});
-      fp8(a + "wq_b", static_cast<int64_t>(c_.heads) * c_.head_dim, c_.q_lora, 2.0);
-      fp8(a + "wkv", c_.head_dim, H);
-      norm(a + "kv_norm.weight", {c_.head_dim});
-      f32(a + "attn_sink", {c_.heads}, 2.0);
-      fp8(a + "wo_a", static_cast<int64_t>(c_.o_groups) * c_.o_lora,
-          static_cast<int64_t>(c_.heads) * c_.head_dim / c_.o_groups);
-      fp8(a + "wo_b", H, static_cast<int64_t>(c_.o_groups) * c_.o_lora, 0.0625);
-      if (c_.is_kv_source(i)) {
-        const double amplitude = 1.75 / std::sqrt(static_cast<double>(H));
-        bf16(a + "compressor.wkv.weight", {c_.head_dim, H}, amplitude);
-        if (c_.ratios[static_cast<size_t>(i)] > 1)
-          bf16(a + "compressor.wgate.weight", {c_.head_dim, H}, amplitude);
-        norm(a + "compressor.norm.weight", {c_.head_dim});
-        bf16(a + "indexer.wk.weight", {c_.index_dim, c_.head_dim},
-             1.75 / std::sqrt(static_cast<double>(c_.head_dim)));
-        norm(a + "indexer.k_norm.weight", {c_.index_dim});
-      }
-      if (c_.is_index_source(i)) {
-        fp8(a + "indexer.wq_b", static_cast<int64_t>(c_.index_heads) * c_.index_dim, c_.q_lora);
-        bf16(a + "indexer.weights_proj.weight", {c_.index_heads, H},
-             1.75 / std::sqrt(static_cast<double>(H)));
-      }
-      bf16(f + "gate.weight", {c_.experts, H}, 3.5 / std::sqrt(static_cast<double>(H)));
-      f32(f + "gate.bias", {c_.experts}, 1.0);
-      for (int e = 0; e < c_.experts; ++e) {
-        const std::string q = fmt::format("{}experts.{}.", f, e);
-        fp4(q + "w1", c_.expert_inter, H, 4.0);
-        fp4(q + "w3", c_.expert_inter, H, 4.0);
-        fp4(q + "w2", H, c_.expert_inter, 1.0 / 1024);
-      }
-      fp8(f + "shared_experts.w1", c_.expert_inter, H, 4.0);
-      fp8(f + "shared_experts.w3", c_.expert_inter, H, 4.0);
-      fp8(f + "shared_experts.w2", H, c_.expert_inter, 1.0 / 1024);
-    }
-  }
-  const std::vector<Tensor>& tensors() const { return tensors_; }
-
- private:
-  using Out = std::function<void(const void*, size_t)>;
-
-  void scale(const std::string& base, int64_t n, int64_t k, int exponent) {
-    add(base + ".scale", "F8_E8M0", {n, k}, 1, [=, this](const auto& out, uint64_t count) {
-      Stream r(base + ".scale", seed_);
-      emit<uint8_t>(out, count,
-                    [&] { return static_cast<uint8_t>(exponent + std::floor(r.next() * 2)); });
-    });
-  }
-  template <class T, class Next>
-  static void emit(const Out& out, uint64_t count, Next next) {
-    std::vector<T> buffer;
-    buffer.reserve(1 << 16);
-    for (uint64_t i = 0; i < count; ++i) {
-      buffer.push_back(next());
-      if (buffer.size() == buffer.capacity()) {
-        out(buffer.data(), buffer.size() * sizeof(T));
-        buffer.clear();
-      }
-    }
-    out(buffer.data(), buffer.size() * sizeof(T));
-  }
-  template <class Write>
-  void add(std::string name, std::string dtype, std::vector<int64_t> shape, uint64_t element,
-           Write write) {
-    uint64_t count = 1;
-    for (const int64_t s : shape) count *= static_cast<uint64_t>(s);
-    tensors_.push_back({std::move(name), std::move(dtype), std::move(shape), count * element,
-                        [=](const Out& out) { write(out, count); }});
-  }
-
-  const Config& c_;
-  uint64_t seed_;
-  std::vector<Tensor> tensors_;
-};
 
 std::string config_json(const Config& c) {
   json::Writer w;
@@ -210,6 +28,7 @@ std::string config_json(const Config& c) {
   w.begin_object().key("architectures").begin_array().value("DeepseekV41ForCausalLM").end_array();
   w.key("model_type").value("deepseek_v41").key("dtype").value("bfloat16");
   w.key("bos_token_id").value(c.bos).key("eos_token_id").value(c.eos).key("pad_token_id").value(2);
+  if (c.image_token >= 0) w.key("image_token_id").value(c.image_token);
   w.key("text_config").begin_object().key("model_type").value("deepseek_v41_text");
   w.key("vocab_size")
       .value(c.vocab)
@@ -274,7 +93,9 @@ std::string config_json(const Config& c) {
       .value(c.yarn.original_positions)
       .end_object();
   w.key("sliding_window").value(c.window);
-  list("compress_ratios", c.ratios);
+  std::vector<int> ratios = c.ratios;
+  ratios.resize(ratios.size() + static_cast<size_t>(c.draft_layers), 0);
+  list("compress_ratios", ratios);
   list("kv_source_layer_ids", c.kv_sources);
   list("index_source_layer_ids", c.index_sources);
   w.key("index_n_heads")
@@ -301,8 +122,9 @@ std::string config_json(const Config& c) {
   w.key("engram_compressed_vocab_size")
       .value(c.engram_compressed_vocab)
       .key("num_nextn_predict_layers")
-      .value(0)
-      .end_object();
+      .value(c.draft_layers);
+  if (c.noise_token >= 0) w.key("dspark_noise_token_id").value(c.noise_token);
+  w.end_object();
   w.key("quantization_config")
       .begin_object()
       .key("quant_method")
@@ -335,6 +157,7 @@ class FileWriter {
   }
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
+  bool ok() const { return error_ == 0; }
   ~FileWriter() {
     if (fd_ >= 0) ::close(fd_);
     if (!published_) ::unlink(temporary_.c_str());
@@ -352,7 +175,13 @@ class FileWriter {
       size -= static_cast<size_t>(n);
     }
   }
+  // Leaves a hole: reads as zeros, takes no blocks.
+  void skip(uint64_t size) {
+    if (error_ == 0 && ::lseek(fd_, static_cast<off_t>(size), SEEK_CUR) < 0) error_ = errno;
+  }
   Status publish() {
+    const off_t end = error_ == 0 ? ::lseek(fd_, 0, SEEK_CUR) : 0;  // a hole may come last
+    if (error_ == 0 && (end < 0 || ::ftruncate(fd_, end) != 0)) error_ = errno;
     if (error_ == 0 && ::fsync(fd_) != 0) error_ = errno;
     if (error_ == 0 && ::rename(temporary_.c_str(), path_.c_str()) != 0) error_ = errno;
     if (error_ != 0)
@@ -379,6 +208,30 @@ void derive_engram_rows(Config& c) {
   for (const EngramLayer& e : make_engram_layers(c.engram_layers, c.engram_ngram, c.engram_heads,
                                                  c.engram_vocab, c.engram_compressed_vocab))
     c.engram_rows.push_back(e.rows);
+}
+
+// What `official` and `bench` share: the roles of the 40 layers and every width that the state and
+// the kernels see.
+void official_roles(Config& c) {
+  c.layers = 40;
+  c.head_dim = 512;
+  c.rope_dim = 64;
+  c.experts_per_token = 6;
+  c.max_positions = 1048576;
+  c.window = 128;
+  c.ratios.assign(40, 1);
+  std::fill_n(c.ratios.begin(), 2, 0);
+  std::fill_n(c.ratios.begin() + 2, 18, 2);
+  c.kv_sources = {2, 8, 14, 20};
+  c.index_sources = {2, 8, 14, 20, 24, 28, 32, 36};
+  c.index_dim = 128;
+  c.index_topk = 512;
+  c.candidate_layer = 20;
+  c.candidate_blocks = 2048;
+  c.candidate_block_size = 8;
+  c.engram_layers = {1, 14};
+  c.engram_heads = 8;
+  c.engram_dim = 256;
 }
 
 }  // namespace
@@ -430,88 +283,166 @@ Config synth_config(SynthPreset preset) {
       c.engram_vocab = 97;
       c.engram_compressed_vocab = 400;
       break;
+    case SynthPreset::kOfficial:
+      c.vocab = 129280;
+      c.hidden = 5120;
+      c.heads = 64;
+      c.q_lora = 1280;
+      c.o_lora = 1024;
+      c.o_groups = 8;
+      c.expert_inter = 2304;
+      c.experts = 384;
+      c.index_heads = 32;
+      c.engram_vocab = 16000000;
+      c.engram_compressed_vocab = 99092;
+      c.image_token = 129264;
+      c.noise_token = 128799;
+      c.draft_layers = 3;
+      official_roles(c);
+      break;
     case SynthPreset::kBench:
       c.vocab = 16384;
       c.hidden = 1024;
-      c.layers = 40;
       c.heads = 16;
-      c.head_dim = 512;
-      c.rope_dim = 64;
       c.q_lora = 512;
       c.o_lora = 256;
       c.o_groups = 4;
       c.expert_inter = 512;
       c.experts = 64;
-      c.experts_per_token = 6;
-      c.max_positions = 1048576;
-      c.window = 128;
-      c.ratios.assign(40, 1);
-      std::fill_n(c.ratios.begin(), 2, 0);
-      std::fill_n(c.ratios.begin() + 2, 18, 2);
-      c.kv_sources = {2, 8, 14, 20};
-      c.index_sources = {2, 8, 14, 20, 24, 28, 32, 36};
       c.index_heads = 8;
-      c.index_dim = 128;
-      c.index_topk = 512;
-      c.candidate_layer = 20;
-      c.candidate_blocks = 2048;
-      c.candidate_block_size = 8;
-      c.engram_layers = {1, 14};
-      c.engram_heads = 8;
-      c.engram_dim = 256;
       c.engram_vocab = 20000;
       c.engram_compressed_vocab = 12000;
+      official_roles(c);
       break;
   }
   derive_engram_rows(c);
   return c;
 }
 
-Status synthesize(const Config& config, const std::filesystem::path& folder, uint64_t seed) {
+namespace {
+
+std::string shard_header(std::span<const SynthTensor* const> tensors) {
+  json::Writer header;
+  header.begin_object();
+  uint64_t offset = 0;
+  for (const SynthTensor* t : tensors) {
+    header.key(t->name).begin_object().key("dtype").value(t->dtype).key("shape").begin_array();
+    for (const int64_t s : t->shape) header.value(s);
+    header.end_array()
+        .key("data_offsets")
+        .begin_array()
+        .value(offset)
+        .value(offset + t->bytes)
+        .end_array()
+        .end_object();
+    offset += t->bytes;
+  }
+  header.end_object();
+  std::string text = header.take();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  return text;
+}
+
+std::string index_json(std::span<const SynthTensor> tensors,
+                       const std::vector<std::string>& file_names) {
+  json::Writer w;
+  uint64_t total = 0;
+  for (const SynthTensor& t : tensors) total += t.bytes;
+  w.begin_object().key("metadata").begin_object().key("total_size").value(total).end_object();
+  w.key("weight_map").begin_object();
+  for (const SynthTensor& t : tensors) w.key(t.name).value(file_names[static_cast<size_t>(t.file)]);
+  w.end_object().end_object();
+  return w.take();
+}
+
+Status write_text(const std::filesystem::path& path, const std::string& text) {
+  FileWriter out(path);
+  out.write(text.data(), text.size());
+  return out.publish();
+}
+
+Status check_folder(const std::filesystem::path& folder) {
   std::error_code ec;
   std::filesystem::create_directories(folder, ec);
   if (ec)
     return fail(ErrorCode::kUnavailable, fmt::format("could not make the folder: {}", ec.message()),
                 folder.string());
-  for (const char* name : {"config.json", "model.safetensors", "model.safetensors.index.json"})
-    if (std::filesystem::exists(folder / name, ec))
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ec)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "config.json" || name == "model.safetensors.index.json" ||
+        name.ends_with(".safetensors"))
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("expected a folder without a checkpoint, found {}", name),
                   folder.string());
-
-  Builder builder(config, seed);
-  builder.build();
-  json::Writer header;
-  header.begin_object();
-  uint64_t offset = 0;
-  for (const Tensor& t : builder.tensors()) {
-    header.key(t.name).begin_object().key("dtype").value(t.dtype).key("shape").begin_array();
-    for (const int64_t s : t.shape) header.value(s);
-    header.end_array()
-        .key("data_offsets")
-        .begin_array()
-        .value(offset)
-        .value(offset + t.bytes)
-        .end_array()
-        .end_object();
-    offset += t.bytes;
   }
-  header.end_object();
-  std::string text = header.take();
-  text.append((8 - text.size() % 8) % 8, ' ');
-  const uint64_t size = text.size();
+  return {};
+}
 
-  FileWriter weights(folder / "model.safetensors");
-  weights.write(&size, sizeof(size));
-  weights.write(text.data(), text.size());
-  for (const Tensor& t : builder.tensors())
-    t.write([&](const void* data, size_t bytes) { weights.write(data, bytes); });
-  DEEPMINT_CHECK_OK(weights.publish());
+// The disk must hold what is really written: a checkpoint that ends in "no space left" helps
+// nobody.
+Status check_space(const std::filesystem::path& folder, uint64_t real, bool could_be_sparse) {
+  std::error_code ec;
+  const auto space = std::filesystem::space(folder, ec);
+  const uint64_t need = real + real / 100;
+  if (ec || space.available >= need) return {};
+  return fail(
+      ErrorCode::kResourceExhausted,
+      fmt::format("expected {:.1f} GB of free disk space for the checkpoint, found {:.1f} "
+                  "GB{}",
+                  static_cast<double>(need) / 1e9, static_cast<double>(space.available) / 1e9,
+                  could_be_sparse ? "; --sparse writes the same files mostly as holes" : ""),
+      folder.string());
+}
 
-  FileWriter out(folder / "config.json");
-  const std::string json_text = config_json(config);
-  out.write(json_text.data(), json_text.size());
-  return out.publish();
+}  // namespace
+
+Status synthesize(const Config& config, const std::filesystem::path& folder,
+                  const SynthOptions& options) {
+  DEEPMINT_CHECK_OK(check_folder(folder));
+  const std::vector<SynthTensor> tensors = synth_tensors(config, options);
+  uint64_t real = 0, done = 0;
+  int files = 0;
+  for (const SynthTensor& t : tensors) {
+    real += t.hole ? 0 : t.bytes;
+    files = std::max(files, t.file + 1);
+  }
+  DEEPMINT_CHECK_OK(check_space(folder, real, options.official_files && !options.sparse));
+
+  std::vector<std::string> names = {"model.safetensors"};
+  if (options.official_files) {
+    names.clear();
+    for (int i = 1; i <= files; ++i)
+      names.push_back(fmt::format("model-{:05}-of-{:05}.safetensors", i, files));
+  }
+  for (int file = 0; file < files; ++file) {
+    std::vector<const SynthTensor*> own;
+    for (const SynthTensor& t : tensors)
+      if (t.file == file) own.push_back(&t);
+    const std::string header = shard_header(own);
+    const uint64_t size = header.size();
+    FileWriter out(folder / names[static_cast<size_t>(file)]);
+    out.write(&size, sizeof(size));
+    out.write(header.data(), header.size());
+    for (const SynthTensor* t : own) {
+      if (t->hole) {
+        out.skip(t->bytes);
+        continue;
+      }
+      t->write([&](const void* data, size_t bytes) {
+        out.write(data, bytes);
+        done += bytes;
+        if (options.progress && real > 0)
+          options.progress(static_cast<double>(done) / static_cast<double>(real));
+      });
+      if (!out.ok()) break;  // publish() says why
+    }
+    DEEPMINT_CHECK_OK(out.publish());
+  }
+  if (options.official_files)
+    DEEPMINT_CHECK_OK(
+        write_text(folder / "model.safetensors.index.json", index_json(tensors, names)));
+  // Last: a folder with config.json is whole.
+  return write_text(folder / "config.json", config_json(config));
 }
 
 }  // namespace deepmint::v41

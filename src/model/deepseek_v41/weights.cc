@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
 #include <cstring>
 #include <unordered_set>
 
 #include "model/deepseek_v41/formats.h"
+#include "model/deepseek_v41/memory_plan.h"
 
 namespace deepmint::v41 {
 namespace {
@@ -180,12 +180,7 @@ class Binder {
     if (error_.message.empty()) {
       for (const TensorView& t : model_.tensors()) {
         if (used_.contains(&t)) continue;
-        const std::string_view name = t.name;
-        constexpr std::array<std::string_view, 4> kOthers = {"vision.", "aligner.", "image_",
-                                                             "mtp."};
-        bool known = false;
-        for (const std::string_view prefix : kOthers) known = known || name.starts_with(prefix);
-        if (!known) {
+        if (tensor_use(t.name) != TensorUse::kOther) {
           set_error(t.name, fmt::format("expected no such tensor, found [{}] {}",
                                         fmt::join(t.shape, ", "), info(t.dtype).name));
           break;

@@ -1,0 +1,121 @@
+// DeepSeek-V4.1 folders through load_model() and the engine: the decoder tail that the engine
+// leaves out never shows, memory is stated before it is taken, and what does not fit is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+
+#include "engine/load.h"
+#include "engine/local_engine.h"
+#include "model/deepseek_v41/synth.h"
+#include "support/collecting_sink.h"
+
+namespace deepmint {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+class LoadV41 : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = fs::temp_directory_path() / ("deepmint_load_v41_" + std::to_string(getpid()));
+    fs::remove_all(folder_);
+    ASSERT_TRUE(v41::synthesize(v41::synth_config(v41::SynthPreset::kTiny), folder_));
+  }
+  static void TearDownTestSuite() { fs::remove_all(folder_); }
+  static std::string refusal(const LoadOptions& options) {
+    const auto loaded = load_model(folder_, options);
+    return loaded ? "loaded" : loaded.error().str();
+  }
+  static fs::path folder_;
+};
+fs::path LoadV41::folder_;
+
+// Rows that each layer's attention ran for.
+class CountingTap : public Tap {
+ public:
+  void sublayer(int layer, std::string_view name, std::span<const float> values,
+                size_t width) override {
+    if (name == "attn") rows_[layer] += values.size() / width;
+  }
+  size_t rows(int layer) const { return rows_.at(layer); }
+
+ private:
+  std::map<int, size_t> rows_;
+};
+
+GenerationRequest request_of(int32_t prompt, bool prompt_logits) {
+  GenerationRequest request;
+  for (int32_t i = 0; i < prompt; ++i) request.tokens.push_back((i * 131 + 17) % 512);
+  request.max_tokens = 24;
+  request.sampling.temperature = 0;
+  request.sampling.top_logprobs = 3;
+  request.want_prompt_logits = prompt_logits;
+  return request;
+}
+
+TEST_F(LoadV41, TheDecoderTailThatIsLeftOutNeverShows) {
+  for (const ArithmeticChoice arithmetic : {ArithmeticChoice::kReference, ArithmeticChoice::kFast})
+    for (const int32_t step_tokens : {512, 13}) {
+      auto loaded = load_model(folder_, {.threads = 2, .arithmetic = arithmetic});
+      ASSERT_TRUE(loaded) << loaded.error().str();
+      std::vector<std::vector<float>> logprobs;
+      std::vector<std::vector<TokenId>> tokens;
+      for (const bool prompt_logits : {true, false}) {
+        CountingTap tap;
+        EngineConfig config;
+        config.max_running = 2;
+        config.step_tokens = step_tokens;
+        auto engine = LocalEngine::create(*loaded, config, Clock::steady(), {.tap = &tap});
+        ASSERT_TRUE(engine) << engine.error().str();
+        const auto sink = std::make_shared<testing::CollectingSink>();
+        ASSERT_TRUE((*engine)->submit(request_of(100, prompt_logits), sink));
+        sink->wait();
+        tokens.push_back(sink->ids());
+        for (logprobs.emplace_back(); const auto& token : sink->tokens())
+          logprobs.back().push_back(token.logprob);
+        (*engine)->drain(std::chrono::milliseconds(0));
+        // 46 rows of the prompt reach the last layer (16 + 2 * 15), and every decode step.
+        EXPECT_EQ(tap.rows(0), 123u);
+        EXPECT_EQ(tap.rows(8), prompt_logits ? 123u : 46u + 23u);
+      }
+      EXPECT_EQ(tokens[0].size(), 24u);
+      EXPECT_EQ(tokens[0], tokens[1]);
+      EXPECT_EQ(logprobs[0], logprobs[1]);
+    }
+}
+
+TEST_F(LoadV41, StatesMemoryBeforeItIsTaken) {
+  std::vector<std::string> order;
+  LoadOptions options;
+  options.threads = 1;
+  options.on_memory = [&](const std::string& line) { order.push_back(line); };
+  const auto loaded = load_model(folder_, options, [&](double) { order.push_back("reading"); });
+  ASSERT_TRUE(loaded);
+  ASSERT_GE(order.size(), 2u);
+  EXPECT_THAT(order[0], HasSubstr("4.1 MiB resident"));
+  EXPECT_EQ(order[1], "reading");
+  EXPECT_GT(loaded->model->info().mapped_resident_bytes, 4'000'000u);
+
+  options.experts = ExpertChoice::kMapped;
+  order.clear();
+  ASSERT_TRUE(load_model(folder_, options));
+  EXPECT_THAT(order[0], HasSubstr("2.3 MiB resident"));
+}
+
+TEST_F(LoadV41, TooLittleMemoryIsOneClearLine) {
+  constexpr uint64_t kMiB = 1 << 20;
+  EXPECT_THAT(refusal({.threads = 1, .available_bytes = 1 * kMiB}),
+              HasSubstr("expected 2.3 MiB of free memory for the weights that every step reads, "
+                        "found 1.0 MiB"));
+  EXPECT_THAT(
+      refusal({.threads = 1, .experts = ExpertChoice::kResident, .available_bytes = 3 * kMiB}),
+      HasSubstr("cpu.experts: expected 4.1 MiB"));
+  EXPECT_EQ(refusal({.threads = 1, .available_bytes = 3 * kMiB}), "loaded");
+}
+
+}  // namespace
+}  // namespace deepmint
