@@ -134,6 +134,18 @@ int run(const Options& options) {
       };
       report(format, seconds, "");
       if (options.no_rival || m < 64 || s.format != V41Format::kBf16) continue;
+      // What oneDNN is asked for: the product alone, of activations that are BF16 already.
+      report("",
+             time_of(
+                 options.seconds,
+                 [&] {
+                   const std::byte* at = memory.data() + turn * each;
+                   const kernels::V41Product product{
+                       {s.format, at, at + code_bytes, s.n, s.k}, rows.rows(), y.data(), s.n, true};
+                   kernels::v41_linear({&product, 1}, workspace, pool);
+                   turn = (turn + 1) % copies;
+                 }),
+             "product alone");
       if (const auto call = bf16_rival(m, s.n, s.k); call)
         report("", time_of(options.seconds, call), "oneDNN, weights warm");
     }
