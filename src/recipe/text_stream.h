@@ -21,8 +21,10 @@ namespace deepmint::recipe {
 
 class TextStream {
  public:
-  TextStream(const Tokenizer& tokenizer,
-             std::vector<std::string> stop_strings);  // empty stop strings are ignored
+  // Empty stop strings are ignored. `shown`: special tokens that give their text all the same,
+  // because what reads the text looks for them (family_parser.h).
+  TextStream(const Tokenizer& tokenizer, std::vector<std::string> stop_strings,
+             std::vector<TokenId> shown = {});
 
   struct Piece {
     std::string_view text;  // valid until the next call
@@ -41,6 +43,8 @@ class TextStream {
   size_t emitted_bytes() const { return filter_.passed_bytes(); }
 
  private:
+  const Tokenizer* tokenizer_;
+  const std::vector<TokenId> shown_;
   Detokenizer detokenizer_;
   StopFilter filter_;
   size_t decoded_ = 0;
