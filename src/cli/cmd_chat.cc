@@ -217,19 +217,21 @@ class Chat : public Command {
     o.positional("MODEL", model_, "a .gguf file or a folder in Hugging Face layout");
     o.group("Conversation");
     o.text("--system", system_, "TEXT", "system message; without it, the model's own");
+    o.text("--chat-template", chat_template_, "FILE",
+           "a Jinja template for the prompt instead of the model's own");
     o.texts("--stop", stop_, "TEXT",
             "end a reply where this text comes up; the text itself is left out");
   }
   Status run(const Config& config, const Settings&) override {
     DEEPMINT_TRY(open, open_model(model_, config, /*requests=*/1));
-    DEEPMINT_TRY(chat, open.chat_template());
+    DEEPMINT_TRY(chat, open.chat_template(chat_template_));
     Session session(open, config, std::move(chat), stop_, system_);
     return session.run();
   }
 
  private:
   std::string model_;
-  std::optional<std::string> system_;
+  std::optional<std::string> system_, chat_template_;
   std::vector<std::string> stop_;
 };
 

@@ -32,6 +32,8 @@ class Run : public Command {
     o.group("Prompt");
     o.text("-p,--prompt", prompt_, "TEXT", "what to answer; - reads standard input");
     o.text("--system", system_, "TEXT", "system message in front of the prompt");
+    o.text("--chat-template", chat_template_, "FILE",
+           "a Jinja template for the prompt instead of the model's own");
     o.flag("--raw", raw_, "continue the text as it is, without a chat template");
     o.text("--ids", ids_, "N,N,…", "token ids instead of text; - reads them from standard input");
     o.group("Reply");
@@ -49,7 +51,7 @@ class Run : public Command {
   Result<std::vector<TokenId>> prompt_tokens(const OpenModel& open) const;
 
   std::string model_;
-  std::optional<std::string> prompt_, system_, ids_, logprobs_;
+  std::optional<std::string> prompt_, system_, ids_, logprobs_, chat_template_;
   std::vector<std::string> stop_;
   bool raw_ = false, json_ = false;
 };
@@ -62,6 +64,8 @@ Status Run::check() const {
   if (prompt_ && ids_) return conflict("expected --prompt or --ids, found both");
   if (system_ && (raw_ || ids_))
     return conflict("--system needs the chat template, which --raw and --ids leave out");
+  if (chat_template_ && (raw_ || ids_))
+    return conflict("--chat-template makes the prompt, which --raw and --ids give as it is");
   if (logprobs_ && !json_) return conflict("--logprobs needs --json");
   return {};
 }
@@ -76,7 +80,7 @@ Result<std::vector<TokenId>> Run::prompt_tokens(const OpenModel& open) const {
       return fail(ErrorCode::kInvalidArgument, "expected some text, found none", "--prompt");
     return ids;
   }
-  auto chat = open.chat_template();
+  auto chat = open.chat_template(chat_template_);
   if (!chat) {
     chat.error().message += "; --raw continues the text without a template";
     return tl::unexpected(std::move(chat).error());

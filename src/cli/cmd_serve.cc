@@ -47,13 +47,15 @@ class Serve : public Command {
   void options(Options& o) override {
     o.positional("MODEL", model_, "a .gguf file or a folder in Hugging Face layout");
     o.group("Model");
+    o.text("--chat-template", chat_template_, "FILE",
+           "a Jinja template for the prompt instead of the model's own");
     o.text("--name", name_, "TEXT", "what requests call the model; without it, the file's name");
   }
   Status run(const Config& config, const Settings& settings) override;
 
  private:
   std::string model_;
-  std::optional<std::string> name_;
+  std::optional<std::string> name_, chat_template_;
 };
 
 Status Serve::run(const Config& config, const Settings& settings) {
@@ -72,7 +74,7 @@ Status Serve::run(const Config& config, const Settings& settings) {
       info.model_name, info.architecture, info.vocab_size, info.context_tokens, open.load_s,
       info.threads, info.isa, info.kv_bytes >> 20);
 
-  auto chat = open.chat_template();
+  auto chat = open.chat_template(chat_template_);
   if (!chat) log().warn("no chat endpoint: {}", chat.error().str());
   ServedModel served;
   served.id = name_.value_or(served_name(model_));

@@ -8,11 +8,17 @@
 
 #include "cli/terminal.h"
 #include "core/log.h"
+#include "core/mapped_file.h"
 #include "core/thread_pool.h"
 #include "engine/gguf_tokenizer.h"
 #include "format/gguf.h"
 
 namespace deepmint::cli {
+namespace {
+
+constexpr size_t kMaxTemplateBytes = 1 << 20;
+
+}  // namespace
 
 namespace {
 
@@ -69,13 +75,24 @@ Result<const Tokenizer*> OpenModel::need_tokenizer(std::string_view purpose) con
       fmt::format("expected a tokenizer for {}, found none; --ids takes token ids", purpose), path);
 }
 
-Result<recipe::ChatTemplate> OpenModel::chat_template() const {
+Result<recipe::ChatTemplate> OpenModel::chat_template(
+    const std::optional<std::string>& file) const {
   DEEPMINT_TRY(tokenizer, need_tokenizer("a chat prompt"));
-  const auto& bos = tokenizer->spec().bos;
-  auto chat = recipe::detect_chat_template(loaded.chat_template, loaded.model->info().architecture,
-                                           bos ? tokenizer->token_bytes(*bos) : std::string_view());
-  if (!chat) return tl::unexpected(std::move(chat).error().at(path));
-  return chat;
+  std::string text = loaded.chat_template;
+  if (file) {
+    DEEPMINT_TRY(mapped, MappedFile::open(*file));
+    if (mapped.bytes().size() > kMaxTemplateBytes)
+      return fail(ErrorCode::kTooLarge,
+                  fmt::format("expected a chat template of at most {} bytes, found {}",
+                              kMaxTemplateBytes, mapped.bytes().size()),
+                  *file);
+    text.assign(reinterpret_cast<const char*>(mapped.bytes().data()), mapped.bytes().size());
+  }
+  auto chat = recipe::load_chat_template(text, loaded.model->info().architecture, *tokenizer);
+  if (chat) return chat;
+  Error error = std::move(chat).error().at(file.value_or(path));
+  if (!file) error.message += "; --chat-template FILE takes another template";
+  return tl::unexpected(std::move(error));
 }
 
 Result<std::shared_ptr<const Tokenizer>> open_tokenizer(const std::string& path) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cli/config.h"
@@ -27,7 +28,8 @@ struct OpenModel {
   // The tokenizer, or kInvalidArgument: the model has none and `purpose` ("a text prompt") needs
   // one.
   Result<const Tokenizer*> need_tokenizer(std::string_view purpose) const;
-  Result<recipe::ChatTemplate> chat_template() const;
+  // The model's own prompt format, or the template in `file` (--chat-template).
+  Result<recipe::ChatTemplate> chat_template(const std::optional<std::string>& file) const;
 };
 
 // requests: how many the command will run at one time; nothing is set aside for more.

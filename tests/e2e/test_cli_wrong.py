@@ -295,7 +295,12 @@ def test_nan_weights_are_one_line_not_a_token(tmp_path):
 
 def test_model_without_a_known_chat_template_says_what_to_do(models, tmp_path):
     file = without_template(models / "tiny.gguf", tmp_path / "t.gguf")
-    bad("run", file, "-p", "a", says=["chat template", "--raw"])
+    bad("run", file, "-p", "a", says=["t.gguf", "chat template line 1", "{% include %}", "--chat-template FILE", "--raw"])
+    other = tmp_path / "other.jinja"
+    other.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    assert good("run", file, "-p", "a", "--chat-template", other, "--max-tokens", "1", "--temperature", "0").endswith("\n")
+    bad("run", file, "-p", "a", "--chat-template", tmp_path / "none.jinja", says=["none.jinja"])
+    bad("run", file, "--raw", "-p", "a", "--chat-template", other, says=["--chat-template", "--raw"])
     assert good("run", file, "--raw", "-p", "a", "--max-tokens", "1", "--temperature", "0").endswith("\n")
 
 

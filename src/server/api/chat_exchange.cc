@@ -9,6 +9,7 @@
 #include <random>
 #include <utility>
 
+#include "core/hash.h"
 #include "core/log.h"
 
 namespace deepmint {
@@ -38,6 +39,12 @@ ApiError model_not_found(const ApiContext& context, std::string_view name) {
 }
 
 // The engine speaks of tokens; the request's field is called messages.
+// Nine letters and digits, which is what Mistral's templates insist on.
+std::string call_id(std::string_view completion, int32_t choice, int32_t call) {
+  const std::string key = fmt::format("{}/{}/{}", completion, choice, call);
+  return fmt::format("{:016x}", xxh3_64(as_byte_span(key))).substr(0, 9);
+}
+
 ApiError from_engine(Error error) {
   const bool too_long = error.code == ErrorCode::kTooLarge;
   if (too_long || error.where.starts_with("tokens")) error.where = "messages";
@@ -50,11 +57,15 @@ ApiError from_engine(Error error) {
 
 // One timeline of the reply.
 struct ChatExchange::Choice {
-  Choice(const Tokenizer& tokenizer, const std::vector<std::string>& stop)
-      : text(tokenizer, stop) {}
+  Choice(const Tokenizer& tokenizer, const std::vector<std::string>& stop,
+         const std::vector<TokenId>& markers)
+      : text(tokenizer, stop, markers) {}
 
   recipe::TextStream text;
-  std::string content;   // not streamed: all of it
+  // What finds reasoning and tool calls in the text; null when the text is all there is.
+  std::unique_ptr<ReplyReader> reader;
+  std::string content;                // not streamed: all of it
+  std::string reasoning, tool_calls;  // the same; entries of tool_calls are joined by commas
   std::string logprobs;  // not streamed: all entries; streamed: those of the next chunk
   // Entries of tokens whose text is not let through yet, with where in the decoded text it begins
   // and ends.
@@ -120,6 +131,47 @@ class ChatExchange::Sink final : public EventSink {
   const int32_t choice_;
 };
 
+// Text of one choice → reasoning, content and calls: chunks of the stream, or parts of the whole.
+class ChatExchange::ReplyReader final : public recipe::OutputSink {
+ public:
+  ReplyReader(ChatExchange& owner, int32_t choice)
+      : owner_(owner),
+        choice_(choice),
+        parser_(owner.context_->model.chat->reply,
+                {.tools = owner.has_tools_, .starts_in_thinking = owner.starts_in_thinking_},
+                *this) {}
+  void push(std::string_view text) { parser_.push(text); }
+  void finish() { parser_.finish(); }
+  bool called() const { return parser_.called(); }
+
+  void reasoning(std::string_view text) override {
+    if (owner_.request_.stream)
+      owner_.output_->reasoning_chunk(owner_.out_, choice_, text);
+    else
+      this_choice().reasoning += text;
+  }
+  void text(std::string_view text) override { owner_.put_text(this_choice(), choice_, text); }
+  void tool_begin(std::string_view name) override { name_ = name, arguments_.clear(); }
+  void tool_arguments(std::string_view json) override { arguments_ += json; }
+  void tool_end(bool) override {
+    const std::string id = call_id(owner_.completion_id_, choice_, n_calls_);
+    const CalledTool call{n_calls_++, id, name_, arguments_};
+    if (owner_.request_.stream) return owner_.output_->tool_chunk(owner_.out_, choice_, call);
+    std::string& all = this_choice().tool_calls;
+    if (!all.empty()) all += ',';
+    ChatOutput::tool_entry(all, call, /*with_index=*/false);
+  }
+
+ private:
+  Choice& this_choice() { return owner_.choices_[static_cast<size_t>(choice_)]; }
+
+  ChatExchange& owner_;
+  const int32_t choice_;
+  recipe::FamilyParser parser_;
+  std::string name_, arguments_;
+  int32_t n_calls_ = 0;
+};
+
 void ChatExchange::start(std::shared_ptr<ApiContext> context, http::Body body,
                          const std::shared_ptr<http::Exchange>& exchange, std::string cors_origin) {
   const auto chat = std::make_shared<ChatExchange>(context, exchange, std::move(cors_origin));
@@ -158,10 +210,17 @@ void ChatExchange::prepare(http::Body body) {
   }
 }
 
-Result<std::vector<TokenId>> ChatExchange::encode_prompt(const ChatRequest& request) const {
+Result<std::vector<TokenId>> ChatExchange::encode_prompt(const ChatRequest& request) {
   const ServedModel& model = context_->model;
   if (!model.chat) return tl::unexpected(model.chat.error());
-  DEEPMINT_TRY(segments, recipe::render_chat(*model.chat, request.messages));
+  DEEPMINT_TRY(segments, recipe::render_chat(*model.chat, request.messages, request.variables));
+  const recipe::ReplyFormat& format = model.chat->reply;
+  has_tools_ = request.variables.tools.is_array();
+  starts_in_thinking_ = recipe::ends_in_thinking(segments);
+  reads_reply_ = format.thinks || (has_tools_ && format.calls != recipe::ReplyFormat::Calls::kNone);
+  if (reads_reply_)
+    for (const std::string_view marker : recipe::reply_markers(format))
+      if (const auto id = model.tokenizer->find_added(marker)) markers_.push_back(*id);
   const auto context_tokens = static_cast<size_t>(model.engine->info().context_tokens);
   // A prompt that cannot fit however well it compresses is not worth tokenising.
   size_t bytes = 0;
@@ -197,7 +256,9 @@ Status ChatExchange::admit(ChatRequest request) {
   generation.tokens = std::move(tokens);
 
   prompt_tokens_ = static_cast<int64_t>(generation.tokens.size());
-  output_.emplace(ChatIdentity{.id = context_->next_completion_id(),
+  request.variables = {};
+  completion_id_ = context_->next_completion_id();
+  output_.emplace(ChatIdentity{.id = completion_id_,
                                .model = model.id,
                                .fingerprint = context_->fingerprint,
                                .created = std::chrono::duration_cast<std::chrono::seconds>(
@@ -299,8 +360,10 @@ void ChatExchange::pump(http::Exchange& exchange) {
 void ChatExchange::begin(http::Exchange& exchange) {
   begun_ = true;
   choices_.reserve(static_cast<size_t>(request_.n));
-  for (int32_t i = 0; i < request_.n; ++i)
-    choices_.emplace_back(*context_->model.tokenizer, request_.stop);
+  for (int32_t i = 0; i < request_.n; ++i) {
+    choices_.emplace_back(*context_->model.tokenizer, request_.stop, markers_);
+    if (reads_reply_) choices_.back().reader = std::make_unique<ReplyReader>(*this, i);
+  }
   unfinished_ = choices_.size();
   usage_.prompt_tokens = prompt_tokens_;
   if (!request_.stream) return;
@@ -355,6 +418,13 @@ void ChatExchange::release(Choice& choice, int32_t index, std::string_view text,
     choice.held.pop_front();
   }
   if (stopped) choice.held.clear();
+  if (choice.reader == nullptr) return put_text(choice, index, text);
+  choice.reader->push(text);
+  if (at_end || stopped) choice.reader->finish();
+  if (request_.stream && !choice.logprobs.empty()) put_text(choice, index, {});
+}
+
+void ChatExchange::put_text(Choice& choice, int32_t index, std::string_view text) {
   if (!request_.stream) {
     choice.content += text;
     return;
@@ -391,6 +461,8 @@ void ChatExchange::take_finish(const Finish& finish) {
     if (rest.stopped) choice.finish_reason = "stop";
     release(choice, finish.choice, rest.text, /*at_end=*/true);
   }
+  if (choice.reader != nullptr && choice.reader->called() && choice.finish_reason == "stop")
+    choice.finish_reason = "tool_calls";
   usage_.completion_tokens += choice.tokens;
   usage_.cached_tokens = std::max<int64_t>(usage_.cached_tokens, event.usage.cached_tokens);
   if (request_.stream) output_->finish_chunk(out_, finish.choice, choice.finish_reason);
@@ -411,6 +483,8 @@ void ChatExchange::end(http::Exchange& exchange) {
   for (const Choice& choice : choices_)
     finished.push_back(
         {.content = choice.content,
+         .reasoning = choice.reasoning,
+         .tool_calls = choice.tool_calls,
          .logprobs = request_.logprobs ? std::string_view(choice.logprobs) : std::string_view(),
          .finish_reason = choice.finish_reason});
   http::Response response{.body = output_->completion(finished, usage_)};

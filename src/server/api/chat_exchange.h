@@ -52,17 +52,19 @@ class ChatExchange final : public http::Responder,
     FinishEvent event;
   };
   struct Choice;
+  class ReplyReader;
 
   // Worker thread.
   void prepare(http::Body body);
   Status admit(ChatRequest request);
-  Result<std::vector<TokenId>> encode_prompt(const ChatRequest& request) const;
+  Result<std::vector<TokenId>> encode_prompt(const ChatRequest& request);
   void fail_with(ApiError error);  // any thread
 
   // Io thread.
   void begin(http::Exchange& exchange);
   void take_token(const Event& event);
   void take_finish(const Finish& finish);
+  void put_text(Choice& choice, int32_t index, std::string_view text);
   void release(Choice& choice, int32_t index, std::string_view text, bool at_end);
   void end(http::Exchange& exchange);
   void end_with_error(http::Exchange& exchange, const ApiError& error);
@@ -76,7 +78,10 @@ class ChatExchange final : public http::Responder,
   // Written by the worker before `admitted_`, read by the io thread after it.
   ChatRequest request_;  // messages are dropped once they are tokens
   int64_t prompt_tokens_ = 0;
+  std::string completion_id_;
   std::optional<ChatOutput> output_;
+  bool has_tools_ = false, starts_in_thinking_ = false, reads_reply_ = false;
+  std::vector<TokenId> markers_;  // special tokens that the reader of the reply looks for
 
   std::mutex mutex_;  // guards what follows
   std::vector<Event> inbox_;

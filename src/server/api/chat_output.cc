@@ -99,6 +99,39 @@ void ChatOutput::text_chunk(std::string& out, int32_t choice, std::string_view t
   out += "}\n\n";
 }
 
+void ChatOutput::close_delta(std::string& out) const {
+  out += "},\"logprobs\":null,\"finish_reason\":null";
+  close_chunk(out);
+  out += "}\n\n";
+}
+
+void ChatOutput::reasoning_chunk(std::string& out, int32_t choice, std::string_view text) const {
+  open_chunk(out, choice);
+  out += "\"reasoning_content\":";
+  json::append_escaped(out, text);
+  close_delta(out);
+}
+
+void ChatOutput::tool_entry(std::string& out, const CalledTool& call, bool with_index) {
+  out += '{';
+  if (with_index) fmt::format_to(std::back_inserter(out), FMT_STRING("\"index\":{},"), call.index);
+  out += "\"id\":";
+  json::append_escaped(out, call.id);
+  out += ",\"type\":\"function\",\"function\":{\"name\":";
+  json::append_escaped(out, call.name);
+  out += ",\"arguments\":";
+  json::append_escaped(out, call.arguments);
+  out += "}}";
+}
+
+void ChatOutput::tool_chunk(std::string& out, int32_t choice, const CalledTool& call) const {
+  open_chunk(out, choice);
+  out += "\"tool_calls\":[";
+  tool_entry(out, call, /*with_index=*/true);
+  out += ']';
+  close_delta(out);
+}
+
 void ChatOutput::finish_chunk(std::string& out, int32_t choice,
                               std::string_view finish_reason) const {
   open_chunk(out, choice);
@@ -131,7 +164,19 @@ std::string ChatOutput::completion(std::span<const FinishedChoice> choices,
     fmt::format_to(std::back_inserter(out),
                    FMT_STRING("{}{{\"index\":{},\"message\":{{\"role\":\"assistant\",\"content\":"),
                    i > 0 ? "," : "", i);
-    json::append_escaped(out, choices[i].content);
+    if (choices[i].content.empty() && !choices[i].tool_calls.empty())
+      out += "null";
+    else
+      json::append_escaped(out, choices[i].content);
+    if (!choices[i].reasoning.empty()) {
+      out += ",\"reasoning_content\":";
+      json::append_escaped(out, choices[i].reasoning);
+    }
+    if (!choices[i].tool_calls.empty()) {
+      out += ",\"tool_calls\":[";
+      out += choices[i].tool_calls;
+      out += ']';
+    }
     out += ",\"refusal\":null}";
     append_logprobs(out, choices[i].logprobs);
     out += ",\"finish_reason\":";

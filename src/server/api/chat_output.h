@@ -34,8 +34,15 @@ struct ChatUsage {
 
 struct FinishedChoice {
   std::string_view content;
-  std::string_view logprobs;  // entries joined by commas; null data = not asked for
+  std::string_view reasoning = {};   // reasoning_content; empty: none
+  std::string_view tool_calls = {};  // entries joined by commas; empty: none
+  std::string_view logprobs;         // entries joined by commas; null data = not asked for
   std::string_view finish_reason;
+};
+
+struct CalledTool {
+  int32_t index = 0;
+  std::string_view id, name, arguments;
 };
 
 class ChatOutput {
@@ -50,6 +57,8 @@ class ChatOutput {
   void role_chunk(std::string& out, int32_t choice) const;
   void text_chunk(std::string& out, int32_t choice, std::string_view text,
                   std::string_view logprobs) const;
+  void reasoning_chunk(std::string& out, int32_t choice, std::string_view text) const;
+  void tool_chunk(std::string& out, int32_t choice, const CalledTool& call) const;
   void finish_chunk(std::string& out, int32_t choice, std::string_view finish_reason) const;
   void usage_chunk(std::string& out, const ChatUsage& usage) const;
   static void error_event(std::string& out, const ApiError& error);
@@ -57,12 +66,16 @@ class ChatOutput {
   // The whole answer.
   std::string completion(std::span<const FinishedChoice> choices, const ChatUsage& usage) const;
 
+  // One entry of tool_calls; `with_index` in a stream.
+  static void tool_entry(std::string& out, const CalledTool& call, bool with_index);
+
   // One entry of logprobs.content: {"token":…,"logprob":…,"bytes":[…],"top_logprobs":[…]}.
   static void logprob_entry(std::string& out, const Tokenizer& tokenizer, TokenId id, float logprob,
                             std::span<const TopLogprob> top);
 
  private:
   void open_chunk(std::string& out, int32_t choice) const;
+  void close_delta(std::string& out) const;
   void close_chunk(std::string& out) const;
   std::string chunk_head_;  // "data: {…,"choices":[{"index":"
   std::string whole_head_;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr json::ParseLimits kLimits{
     .max_bytes = size_t{1} << 30, .max_depth = 128, .max_values = 1'000'000};
+constexpr size_t kMaxText = size_t{1} << 30;  // what the body's own limit leaves
 constexpr int32_t kMaxInt = std::numeric_limits<int32_t>::max();
 
 tl::unexpected<Error> unsupported(std::string where, std::string message) {
@@ -58,6 +59,34 @@ Result<std::string> read_content(const json::Value& content, const std::string& 
   return out;
 }
 
+// tool_calls of an assistant message in the history.
+Status read_calls(const json::Value& message, const std::string& where, recipe::ChatMessage& out) {
+  const json::Value* calls = message.find("tool_calls");
+  if (calls == nullptr || calls->is_null()) return {};
+  if (!calls->is_array())
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("expected an array, found {}", describe(*calls)),
+                where + ".tool_calls");
+  const auto text = [](const json::Value& object, std::string_view key) -> const std::string* {
+    const json::Value* v = object.find(key);
+    return v != nullptr && v->is_string() ? &v->as_string() : nullptr;
+  };
+  for (size_t i = 0; i < calls->items().size(); ++i) {
+    const json::Value& call = calls->items()[i];
+    const json::Value* function = call.find("function");
+    const std::string* name = function != nullptr ? text(*function, "name") : nullptr;
+    const std::string* arguments = function != nullptr ? text(*function, "arguments") : nullptr;
+    if (name == nullptr || arguments == nullptr)
+      return fail(ErrorCode::kInvalidArgument,
+                  "expected {\"id\", \"type\": \"function\", \"function\": {\"name\", "
+                  "\"arguments\"}} with strings",
+                  fmt::format("{}.tool_calls[{}]", where, i));
+    const std::string* id = text(call, "id");
+    out.calls.push_back({id != nullptr ? *id : std::string(), *name, *arguments});
+  }
+  return {};
+}
+
 Result<recipe::ChatMessage> read_message(const json::Value& message, size_t index) {
   const std::string where = fmt::format("messages[{}]", index);
   if (!message.is_object())
@@ -72,21 +101,26 @@ Result<recipe::ChatMessage> read_message(const json::Value& message, size_t inde
         where + ".role");
   out.role = role->as_string();
   if (out.role == "developer") out.role = "system";  // the same thing under its newer name
-  if (out.role == "tool" || out.role == "function")
-    return unsupported(
-        where + ".role",
-        fmt::format("tool calls are not supported here, found role \"{}\"", out.role));
-  if (out.role != "system" && out.role != "user" && out.role != "assistant")
-    return fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("expected system, developer, user or assistant, found {}", describe(*role)),
-        where + ".role");
-  for (const std::string_view key : {"tool_calls", "function_call"}) {
-    const json::Value* calls = message.find(key);
-    if (calls != nullptr && !calls->is_null() && !(calls->is_array() && calls->items().empty()))
-      return unsupported(fmt::format("{}.{}", where, key), "tool calls are not supported here");
+  if (out.role != "system" && out.role != "user" && out.role != "assistant" && out.role != "tool")
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("expected system, developer, user, assistant or tool, found {}",
+                            describe(*role)),
+                where + ".role");
+  if (const json::Value* call = message.find("function_call"); call != nullptr && !call->is_null())
+    return unsupported(where + ".function_call", "expected tool_calls in its place");
+  const Fields fields(message, where);
+  if (out.role == "assistant") {
+    DEEPMINT_CHECK_OK(read_calls(message, where, out));
+    const json::Value* reasoning = message.find("reasoning_content");
+    if (reasoning != nullptr && !reasoning->is_null()) {
+      out.reasoning.emplace();
+      DEEPMINT_CHECK_OK(fields.text("reasoning_content", *out.reasoning, kMaxText));
+    }
   }
+  if (out.role == "tool") DEEPMINT_CHECK_OK(fields.text("tool_call_id", out.call_id, 256));
+  DEEPMINT_CHECK_OK(fields.text("name", out.name, 256));
   const json::Value* content = message.find("content");
+  if (!out.calls.empty() && (content == nullptr || content->is_null())) return out;
   if (content == nullptr)
     return fail(ErrorCode::kInvalidArgument,
                 "expected a string or an array of text parts, found nothing", where + ".content");
@@ -179,14 +213,13 @@ Status read_logit_bias(const Fields& fields, SamplingParams& out) {
 // Fields that would change what the answer means. Ignoring them would be a silently different
 // answer.
 Status refuse_what_is_not_done(const Fields& fields) {
-  for (const std::string_view key : {"tools", "functions"}) {
-    const json::Value* tools = fields.find(key);
-    if (tools != nullptr && !(tools->is_array() && tools->items().empty()))
-      return unsupported(std::string(key), "tool calls are not supported here");
-  }
+  const json::Value* functions = fields.find("functions");
+  if (functions != nullptr && !(functions->is_array() && functions->items().empty()))
+    return unsupported("functions", "expected tools in its place");
   if (const json::Value* choice = fields.find("tool_choice"))
     if (!choice->is_string() || (choice->as_string() != "none" && choice->as_string() != "auto"))
-      return unsupported("tool_choice", "tool calls are not supported here");
+      return unsupported("tool_choice",
+                         "a call cannot be forced here; expected \"none\" or \"auto\"");
   if (const json::Value* format = fields.find("response_format")) {
     const json::Value* type = format->find("type");
     if (type == nullptr || !type->is_string())
@@ -203,6 +236,34 @@ Status refuse_what_is_not_done(const Fields& fields) {
     if (!only_text) return unsupported("modalities", "only [\"text\"] is supported here");
   }
   if (fields.find("audio") != nullptr) return unsupported("audio", "audio is not supported here");
+  return {};
+}
+
+Status read_tools(const Fields& fields, ChatRequest& out) {
+  if (const json::Value* kwargs = fields.find("chat_template_kwargs")) {
+    if (!kwargs->is_object()) return fields.wrong("chat_template_kwargs", "an object", *kwargs);
+    out.variables.kwargs = *kwargs;
+  }
+  const json::Value* tools = fields.find("tools");
+  if (tools == nullptr) return {};
+  if (!tools->is_array() || tools->items().size() > kMaxTools)
+    return fields.wrong("tools", fmt::format("an array of at most {} tools", kMaxTools), *tools);
+  for (size_t i = 0; i < tools->items().size(); ++i) {
+    const json::Value& tool = tools->items()[i];
+    const json::Value* type = tool.find("type");
+    const json::Value* function = tool.find("function");
+    const json::Value* name = function != nullptr ? function->find("name") : nullptr;
+    if (type == nullptr || !type->is_string() || type->as_string() != "function")
+      return unsupported(fmt::format("tools[{}].type", i),
+                         fmt::format("only \"function\" is supported here, found {}",
+                                     type == nullptr ? "nothing" : describe(*type)));
+    if (name == nullptr || !name->is_string() || name->as_string().empty())
+      return fail(ErrorCode::kInvalidArgument, "expected a function with a name",
+                  fmt::format("tools[{}].function", i));
+  }
+  const json::Value* choice = fields.find("tool_choice");
+  const bool none = choice != nullptr && choice->is_string() && choice->as_string() == "none";
+  if (!none && !tools->items().empty()) out.variables.tools = *tools;
   return {};
 }
 
@@ -243,6 +304,7 @@ Result<ChatRequest> parse_chat_request(std::string_view body, const SamplingPara
   DEEPMINT_CHECK_OK(fields.text("model", out.model, 1024));
   DEEPMINT_CHECK_OK(read_messages(fields, out));
   DEEPMINT_CHECK_OK(refuse_what_is_not_done(fields));
+  DEEPMINT_CHECK_OK(read_tools(fields, out));
   DEEPMINT_CHECK_OK(read_sampling(fields, out));
   DEEPMINT_CHECK_OK(read_stop(fields, out));
   int32_t max_tokens = -1;

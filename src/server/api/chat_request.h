@@ -22,6 +22,7 @@ inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string
 inline constexpr int32_t kMaxTopLogprobs = 20;
 inline constexpr size_t kMaxLogitBias = 1024;
+inline constexpr size_t kMaxTools = 1024;
 
 struct ChatRequest {
   std::string model;  // empty: the one that is served
@@ -36,6 +37,7 @@ struct ChatRequest {
   std::vector<std::string> stop;  // none empty
   bool ignore_eos = false;
   std::string cache_salt;
+  recipe::ChatVariables variables;  // tools (unless tool_choice is none), chat_template_kwargs
 };
 
 // Errors: kInvalidArgument (wrong JSON, type or range; `where` is the field), kUnsupported (a field

@@ -3,12 +3,16 @@
 //
 //   scripted_server hang            one token per reply, then silence until the client leaves
 //   scripted_server pace N US       N tokens per reply, one each US microseconds
+//   scripted_server say FILE TEXT   TEXT, a token per byte, behind the chat template in FILE
 //
 // Prints "listening on URL"; ends when standard input does.
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <string_view>
 
 #include "server/testing/test_model.h"
@@ -25,14 +29,23 @@ int main(int argc, char** argv) {
   } else if (kind == "pace" && argc == 4) {
     play.tokens.assign(static_cast<size_t>(std::atoi(argv[2])), testing::kHello);
     play.pace = std::chrono::microseconds(std::atoi(argv[3]));
+  } else if (kind == "say" && argc == 4) {
+    play.tokens = testing::bytes_of(argv[3]);
+    play.tokens.push_back(testing::kImEnd);
   } else {
-    std::fprintf(stderr, "usage: scripted_server hang | pace N US\n");
+    std::fprintf(stderr, "usage: scripted_server hang | pace N US | say FILE TEXT\n");
     return 2;
   }
   testing::ScriptedEngine engine([&](const GenerationRequest&) { return play; });
   ServerConfig config;
   config.port = 0;
-  auto server = HttpServer::start(config, testing::test_model(engine));
+  ServedModel model = testing::test_model(engine);
+  if (kind == "say") {
+    std::ifstream file(argv[2]);
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    model.chat = recipe::load_chat_template(text, "test", *model.tokenizer);
+  }
+  auto server = HttpServer::start(config, std::move(model));
   if (!server) {
     std::fprintf(stderr, "%s\n", server.error().str().c_str());
     return 1;

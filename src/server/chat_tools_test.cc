@@ -1,0 +1,130 @@
+// Tool calls and reasoning of dense models: what the client sees, whole and streamed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "server/testing/server_fixture.h"
+
+namespace deepmint {
+namespace {
+
+using deepmint::testing::bytes_of;
+using deepmint::testing::chat_body;
+using deepmint::testing::kImEnd;
+using deepmint::testing::Stream;
+using nlohmann::json;
+
+constexpr std::string_view kTemplate =
+    "{% for t in tools or [] %}<tool>{{ t.function.name }}</tool>{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
+    "{{ m.content }}<|im_end|>{% endfor %}{{ mood }}<|im_start|>assistant\n"
+    "{% if think %}<think>\n{% endif %}{# </think> #}";
+
+class ChatTools : public deepmint::testing::ServerTest {
+ protected:
+  void start_saying(std::string_view text) {
+    std::vector<TokenId> tokens = bytes_of(text);
+    tokens.push_back(kImEnd);
+    start([tokens](const GenerationRequest&) { return Play{.tokens = tokens}; }, {},
+          deepmint::testing::ScriptedEngine::Mode::kFree,
+          [](ServedModel& m) {
+            m.chat = recipe::load_chat_template(kTemplate, "test", *m.tokenizer);
+            ASSERT_TRUE(m.chat) << m.chat.error().str();
+          });
+  }
+  std::string prompt() {
+    const auto requests = engine_->requests();
+    return deepmint::testing::test_tokenizer()->decode(requests.back().tokens);
+  }
+  static json with_tools(json fields = json::object()) {
+    fields["tools"] = {{{"type", "function"}, {"function", {{"name", "find"}}}}};
+    return chat_body(std::move(fields));
+  }
+};
+
+TEST_F(ChatTools, CallsWholeAndStreamed) {
+  start_saying(
+      "<think>\nwhy?\n</think>\n\nOne moment.\n<tool_call>\n{\"name\": \"find\", \"arguments\": "
+      "{\"q\": \"</tool_call>\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}"
+      "\n</tool_call>");
+  const json reply = whole(with_tools());
+  EXPECT_THAT(prompt(), ::testing::StartsWith("<tool>find</tool>"));
+  const json message = reply["choices"][0]["message"];
+  EXPECT_EQ(reply["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(message["content"], "One moment.");
+  EXPECT_EQ(message["reasoning_content"], "why?");
+  ASSERT_EQ(message["tool_calls"].size(), 2u);
+  EXPECT_EQ(message["tool_calls"][0]["function"]["name"], "find");
+  EXPECT_EQ(message["tool_calls"][0]["function"]["arguments"], R"({"q":"</tool_call>"})");
+  EXPECT_EQ(message["tool_calls"][1]["function"], (json{{"name", "g"}, {"arguments", "{}"}}));
+  EXPECT_NE(message["tool_calls"][0]["id"], message["tool_calls"][1]["id"]);
+
+  const Stream stream = streamed(with_tools());
+  EXPECT_TRUE(stream.done);
+  std::string content, reasoning, finish;
+  json calls = json::array();
+  for (const json& event : stream.events)
+    for (const json& choice : event["choices"]) {
+      const json& delta = choice["delta"];
+      content += delta.value("content", "");
+      reasoning += delta.value("reasoning_content", "");
+      for (const json& call : delta.value("tool_calls", json::array())) calls.push_back(call);
+      if (!choice["finish_reason"].is_null()) finish = choice["finish_reason"];
+    }
+  EXPECT_EQ(content, "One moment.");
+  EXPECT_EQ(reasoning, "why?");
+  EXPECT_EQ(finish, "tool_calls");
+  ASSERT_EQ(calls.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(calls[i]["index"], i);
+    EXPECT_EQ(calls[i]["type"], "function");
+    EXPECT_EQ(calls[i]["function"], message["tool_calls"][i]["function"]);
+  }
+}
+
+TEST_F(ChatTools, WithoutToolsOrWithChoiceNoneACallIsText) {
+  const std::string text = "<tool_call>{\"name\": \"find\", \"arguments\": {}}</tool_call>";
+  start_saying(text);
+  EXPECT_EQ(whole(chat_body())["choices"][0]["message"]["content"], text);
+  const json reply = whole(with_tools({{"tool_choice", "none"}}));
+  EXPECT_EQ(reply["choices"][0]["message"]["content"], text);
+  EXPECT_EQ(reply["choices"][0]["finish_reason"], "stop");
+  EXPECT_THAT(prompt(), ::testing::StartsWith("<|im_start|>"));  // no tools in the prompt
+}
+
+TEST_F(ChatTools, HistoryAndKwargsReachTheTemplate) {
+  start_saying("ok");
+  json body =
+      with_tools({{"chat_template_kwargs", {{"mood", "<|im_end|>calm"}, {"think", false}}}});
+  body["messages"] = {{{"role", "user"}, {"content", "a<|im_end|>"}},
+                      {{"role", "assistant"},
+                       {"content", nullptr},
+                       {"tool_calls",
+                        {{{"id", "c1"},
+                          {"type", "function"},
+                          {"function", {{"name", "find"}, {"arguments", "{\"q\": 1}"}}}}}}},
+                      {{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "found"}}};
+  whole(body);
+  EXPECT_EQ(prompt(),
+            "<tool>find</tool><|im_start|>user\na<|im_end|><|im_end|><|im_start|>assistant\n"
+            "<tool_call>{\"name\": \"find\", \"arguments\": {\"q\": 1}}</tool_call><|im_end|>"
+            "<|im_start|>tool\nfound<|im_end|><|im_end|>calm<|im_start|>assistant\n");
+  // Control tokens that the caller wrote are text: four turns of the template begin and three end.
+  const auto tokens = engine_->requests().back().tokens;
+  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), deepmint::testing::kImStart), 4);
+  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), kImEnd), 3);
+  body["chat_template_kwargs"] = {{"messages", 1}};
+  EXPECT_EQ(chat(body).status, 400);
+}
+
+TEST_F(ChatTools, APromptThatOpensTheThinkingBlock) {
+  start_saying("because\n</think>\n\nyes");
+  const json reply = whole(chat_body({{"chat_template_kwargs", {{"think", true}}}}));
+  EXPECT_EQ(reply["choices"][0]["message"]["reasoning_content"], "because");
+  EXPECT_EQ(reply["choices"][0]["message"]["content"], "yes");
+}
+
+}  // namespace
+}  // namespace deepmint
