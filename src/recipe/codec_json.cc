@@ -203,6 +203,7 @@ void write_request(json::Writer& w, const ConversationRequest& r) {
       .value(p.starts_in_tool_calls)
       .key("parse_json_output")
       .value(p.parse_json_output);
+  if (p.single_call) w.key("single_call").value(true);
   w.key("reasoning_initial_stage");
   switch (p.stage) {
     case ThinkingStage::kOff:

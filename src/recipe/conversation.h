@@ -128,6 +128,7 @@ struct ParsingOptions {
   bool parse_tool_calls = true;
   bool starts_in_tool_calls = false;  // the prompt ends in an opened calls block
   bool parse_json_output = false;
+  bool single_call = false;  // ours: the output ends behind the first call (no parallel calls)
   ThinkingStage stage = ThinkingStage::kOff;
   std::vector<std::string> stop_sequences;
 };

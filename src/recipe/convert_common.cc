@@ -371,6 +371,7 @@ Status ConvertBase::finish(bool parallel_calls_off, std::string_view reasoning_f
   OutputConstraint constraint;
   constraint.after_thinking = c.thinking && p.stage != ThinkingStage::kContent;
   constraint.single_call = parallel_calls_off && p.parse_tool_calls;
+  p.single_call = ours() && constraint.single_call;
   const bool custom_grammar = std::any_of(c.tools.begin(), c.tools.end(),
                                           [](const Tool& t) { return t.format.has_value(); });
   const ResponseFormat& format = c.response_format;

@@ -415,7 +415,7 @@ LenientParser::Step LenientParser::after_block_mode() {
     if (at_end_) pass(s.size());
     return at_end_ ? Step::kGo : Step::kWait;
   }
-  if (s[i] == '<') {
+  if (s[i] == '<' && !options_.single_call) {
     const Tag tag = tag_at(i);
     if (tag.status == Tag::Status::kMore) return Step::kWait;
     if (opens_calls(tag, i) && tag.kind == Tag::Kind::kBlock) {
@@ -517,13 +517,13 @@ LenientParser::Step LenientParser::object_mode() {
   } else if (tag.kind == Tag::Kind::kInvoke && tag.close) {
     end_call(true);
     drop(tag.length);
-    mode_ = Mode::kBlock;
+    mode_ = after_call();
   } else if (tag.kind == Tag::Kind::kInvoke) {  // the close of the call before was forgotten
     end_call(true);
-    mode_ = Mode::kBlock;
+    mode_ = after_call();
   } else if (tag.close) {
     end_call(true);
-    mode_ = Mode::kBlock;
+    mode_ = after_call();
   } else {
     drop(tag.length);
   }

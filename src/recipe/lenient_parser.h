@@ -58,6 +58,7 @@ class LenientParser final : public OutputParser {
   void open_block(const Tag& tag, size_t newlines);
   void begin_call(std::string_view name);
   void end_call(bool complete);
+  Mode after_call() const { return options_.single_call ? Mode::kAfterBlock : Mode::kBlock; }
   void begin_parameter(const Tag& tag);
   void end_parameter();
   void arguments(std::string_view json);  // to the sink, or into the deferred "arguments" parameter

@@ -468,6 +468,28 @@ TEST(Traps, close_literal_in_value__token_ids) {
             Segments{text("x ｜DSML｜ y<｜User｜>")});
 }
 
+TEST(Lenient, WithoutParallelCallsTheFirstOneEndsTheOutput) {
+  Options o;
+  o.parsing.single_call = true;
+  const std::string two = call(invoke("f", parameter("a", "x")) + "\n" + invoke("g", "")) + "\n" +
+                          call(invoke("h", ""));
+  const Parsed p = parse_all("Hm.\n\n" + two, o);
+  EXPECT_EQ(p.segments, (Segments{text("Hm."), tool("f", R"({"a": "x"})")}));
+  EXPECT_EQ(p.reason, FinishReason::kToolCalls);
+  Collect sink;
+  const auto parser = OutputParser::create(o.parsing, {}, Compat::kOurs, sink);
+  parser->push(two.substr(0, two.find("</｜DSML｜ invoke>")));
+  EXPECT_FALSE(parser->wants_stop());
+  parser->push("</｜DSML｜ invoke>");
+  EXPECT_TRUE(parser->wants_stop());
+  // The close of the first call was forgotten.
+  EXPECT_EQ(
+      parse_all(
+          call("<｜DSML｜ invoke name=\"f\">\n" + parameter("a", "x") + "\n" + invoke("g", "")), o)
+          .segments,
+      Segments{tool("f", R"({"a": "x"})")});
+}
+
 // A marker token inside a name is no part of a name: its byte in the parser's buffer must not reach
 // the client. (Found by recipe_reply_fuzz.)
 TEST(Lenient, MarkerTokensInsideNames) {

@@ -117,6 +117,7 @@ TEST(Traps, required_in_thinking) {
   EXPECT_EQ(r.inference.constraint->kind, OutputConstraint::Kind::kToolCallsRequired);
   EXPECT_TRUE(r.inference.constraint->after_thinking);
   EXPECT_TRUE(r.inference.constraint->single_call);
+  EXPECT_TRUE(r.parsing.single_call);
   EXPECT_TRUE(r.inference.constraint->must_enforce);
   // Without thinking the prompt itself opens the block.
   const ConversationRequest off = request(
