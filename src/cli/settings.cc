@@ -77,6 +77,7 @@ const Setting* Settings::find(std::string_view key) const {
 
 std::vector<std::string> Settings::keys() const {
   std::vector<std::string> keys;
+  keys.reserve(settings_.size());
   for (const Setting& s : settings_) keys.push_back(s.key);
   return keys;
 }
@@ -103,6 +104,7 @@ Status Settings::load_environment(std::span<const std::pair<std::string, std::st
     if (it == settings_.end()) {
       // Compared without the prefix that all of them share, which would make everything look near.
       std::vector<std::string> known;
+      known.reserve(settings_.size());
       for (const Setting& s : settings_) known.push_back(s.variable.substr(kPrefix.size()));
       const std::string near =
           near_miss(std::string_view(name).substr(std::min(kPrefix.size(), name.size())), known);

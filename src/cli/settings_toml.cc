@@ -90,7 +90,8 @@ Status apply_table(Settings& settings, const toml::table& table, const std::stri
     if (settings.find(key) == nullptr)
       return tl::unexpected(unknown_name("setting", key, settings.keys(), place));
     auto value = to_config_value(node);
-    if (!value) return tl::unexpected(std::move(value).error().at(place + ": " + key));
+    if (!value)
+      return tl::unexpected(std::move(value).error().at(fmt::format("{}: {}", place, key)));
     DEEPMINT_CHECK_OK(settings.set(key, *value, {Origin::Kind::kFile, place}));
   }
   return {};
