@@ -13,6 +13,9 @@
 namespace deepmint::recipe {
 namespace {
 
+// Answer text before calls that is longer is not compared, so its turn is not replayed as a whole.
+constexpr size_t kMaxContent = size_t{256} << 10;
+
 constexpr size_t kNoLogprob = static_cast<size_t>(-1);
 
 void append_float(std::string& out, float v) {
@@ -65,7 +68,7 @@ class ReplyStream::Sink final : public OutputSink {
     s_.generator_->reasoning(text, tokens_of(text, true));
   }
   void text(std::string_view text) override {
-    if (s_.remembers_) s_.content_text_.append(text);
+    if (s_.remembers_ && s_.content_text_.size() <= kMaxContent) s_.content_text_.append(text);
     s_.generator_->text(text, tokens_of(text, false));
   }
   void tool_begin(std::string_view name) override {
@@ -330,7 +333,7 @@ void ReplyStream::remember_calls(TurnStore& store) const {
   };
   std::shared_ptr<const std::vector<Segment>> markup, turn;
   if (end > 0 && complete) {
-    if (whole_turn_) turn = sampled(0, end);
+    if (whole_turn_ && content_text_.size() <= kMaxContent) turn = sampled(0, end);
     if (end > begin) markup = sampled(begin, end);
   }
   for (const FinishedCall& c : calls_) {
