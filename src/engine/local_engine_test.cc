@@ -268,14 +268,16 @@ TEST(LocalEngine, SavedOnOneEngineResumedOnAnother) {
   const auto gate = std::make_shared<Gate>();
   const auto model = gated(gate);
   auto from = engine_of(model);
-  const GenerationRequest r = simple(30, 110);
+  const GenerationRequest r = simple(30, 220);
   const auto whole = answer_alone(*model, r, kContext);
   auto sink = std::make_shared<CollectingSink>();
   const auto ticket = from->submit(r, sink).value();
   gate->let(4);
   gate->wait_arrived(5);
   auto saving = std::async(std::launch::async, [&] { return from->export_state(ticket->id()); });
-  gate->let(1);
+  // A step at a time until the engine has seen the call: on a busy machine the caller may start
+  // late, and an open gate would let the whole reply go by first.
+  while (saving.wait_for(20ms) != std::future_status::ready) gate->let(1);
   gate->open();
   auto state = saving.get();
   ASSERT_TRUE(state.has_value()) << state.error().str();
