@@ -6,6 +6,10 @@
 //
 // One caller at a time. The caller takes part as worker 0. Between runs workers spin briefly, then
 // sleep. No allocation per run.
+//
+// A thread that calls for the first time spreads the workers over the other cores, once; after that
+// they may move. Left to itself, a scheduler may keep two threads on one core for tens of
+// milliseconds.
 #pragma once
 
 #include <cstddef>

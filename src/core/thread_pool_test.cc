@@ -1,8 +1,10 @@
 #include "core/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
+#include <thread>
 #include <vector>
 
 namespace deepmint {
@@ -27,6 +29,28 @@ TEST(ThreadPool, CoversEveryItemOnce) {
       }
     }
   }
+}
+
+// A caller that is new to the pool has its workers on other cores, and they may run anywhere
+// afterwards.
+TEST(ThreadPool, SpreadsOverTheCoresOnceForEachCaller) {
+  const int threads = physical_cores();
+  if (threads < 2) GTEST_SKIP() << "one core";
+  ThreadPool pool(threads);
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  const auto check = [&] {
+    std::vector<int> may(static_cast<size_t>(threads));
+    pool.run(may.size(), [&](size_t, size_t, int worker) {
+      cpu_set_t own;
+      if (sched_getaffinity(0, sizeof(own), &own) == 0)
+        may[static_cast<size_t>(worker)] = CPU_EQUAL(&own, &allowed);
+    });
+    for (const int whole : may) EXPECT_EQ(whole, 1);
+  };
+  check();
+  std::thread(check).join();  // another caller
+  check();
 }
 
 TEST(ThreadPool, PhysicalCoresIsSane) { EXPECT_GE(physical_cores(), 1); }
