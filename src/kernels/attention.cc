@@ -32,8 +32,8 @@ void kv_write(std::byte* tile, int64_t head_dim, int slot, const float* k, const
 }
 void attend(const AttentionJob& job, float* scratch) { table().attend(job, scratch); }
 void attend_partials(const AttentionJob& job, int64_t tile_begin, int64_t tile_end, float* partials,
-                     float* scratch) {
-  table().attend_partials(job, tile_begin, tile_end, partials, scratch);
+                     float* scratch, const std::byte* next) {
+  table().attend_partials(job, tile_begin, tile_end, partials, scratch, next);
 }
 void attend_combine(const AttentionJob& job, int64_t tile_begin, int64_t tile_end,
                     const float* partials, float* state) {

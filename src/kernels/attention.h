@@ -45,8 +45,9 @@ void attend(const AttentionJob& job, float* scratch);
 constexpr int64_t partial_floats(int64_t group, int64_t head_dim) {
   return 2 * ((group + 15) / 16 * 16) + (group * head_dim + 15) / 16 * 16;
 }
+//   next:     the tile that this thread reads afterwards, fetched ahead; or null
 void attend_partials(const AttentionJob& job, int64_t tile_begin, int64_t tile_end, float* partials,
-                     float* scratch);
+                     float* scratch, const std::byte* next = nullptr);
 void attend_combine(const AttentionJob& job, int64_t tile_begin, int64_t tile_end,
                     const float* partials, float* state);
 

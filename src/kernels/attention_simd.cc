@@ -22,16 +22,20 @@ constexpr int kRows = 2, kPairs = 1;
 constexpr int kRows = 1, kPairs = 1;
 #endif
 
-// c[r][0..32·Pairs) (+)= sum over k in [k_begin, k_end) of a[r][k] * b[k][...].
+// c[r][0..32·Pairs) (+)= sum over k in [k_begin, k_end) of a[r][k] * b[k][...]. `ahead` is fetched
+// alongside, element by element as b is read.
 template <int Rows, int Pairs>
 DM_INLINE void product(const float* const* a, const uint16_t* b, int64_t b_stride, int64_t k_begin,
-                       int64_t k_end, float* const* c, int64_t column, bool accumulate) {
+                       int64_t k_end, float* const* c, int64_t column, bool accumulate,
+                       const uint16_t* ahead) {
   F16 sums[Rows][2 * Pairs];
   for (int r = 0; r < Rows; ++r)
     for (int v = 0; v < 2 * Pairs; ++v)
       sums[r][v] = accumulate ? load(c[r] + column + v * kLanes) : zero();
   const uint16_t* row = b + k_begin * b_stride + column;
-  for (int64_t k = k_begin; k < k_end; ++k, row += b_stride) {
+  ahead += k_begin * b_stride + column;
+  for (int64_t k = k_begin; k < k_end; ++k, row += b_stride, ahead += b_stride) {
+    for (int p = 0; p < Pairs; ++p) __builtin_prefetch(ahead + 32 * p, 0, 2);
     F16 w[2 * Pairs];
     for (int p = 0; p < Pairs; ++p) load_bf16_pairs(row + 32 * p, w[2 * p], w[2 * p + 1]);
     for (int r = 0; r < Rows; ++r) {
@@ -63,13 +67,13 @@ __attribute__((noinline)) void tail_columns(int rows, const float* const* a, con
 template <int Rows>
 DM_INLINE void product_columns(const float* const* a, const uint16_t* b, int64_t b_stride,
                                int64_t k_begin, int64_t k_end, float* const* c, int64_t columns,
-                               bool accumulate) {
+                               bool accumulate, const uint16_t* ahead) {
   int64_t column = 0;
   for (; column + 32 * kPairs <= columns; column += 32 * kPairs)
-    product<Rows, kPairs>(a, b, b_stride, k_begin, k_end, c, column, accumulate);
+    product<Rows, kPairs>(a, b, b_stride, k_begin, k_end, c, column, accumulate, ahead);
   if constexpr (kPairs > 1) {
     if (column + 32 <= columns) {
-      product<Rows, 1>(a, b, b_stride, k_begin, k_end, c, column, accumulate);
+      product<Rows, 1>(a, b, b_stride, k_begin, k_end, c, column, accumulate, ahead);
       column += 32;
     }
   }
@@ -79,12 +83,12 @@ DM_INLINE void product_columns(const float* const* a, const uint16_t* b, int64_t
 
 // Rows in [1, kRows].
 void product_rows(int rows, const float* const* a, const uint16_t* b, int64_t b_stride,
-                  int64_t k_begin, int64_t k_end, float* const* c, int64_t columns,
-                  bool accumulate) {
-#define DM_CASE(n)                                                                \
-  case n:                                                                         \
-    if constexpr (n <= kRows)                                                     \
-      product_columns<n>(a, b, b_stride, k_begin, k_end, c, columns, accumulate); \
+                  int64_t k_begin, int64_t k_end, float* const* c, int64_t columns, bool accumulate,
+                  const uint16_t* ahead) {
+#define DM_CASE(n)                                                                       \
+  case n:                                                                                \
+    if constexpr (n <= kRows)                                                            \
+      product_columns<n>(a, b, b_stride, k_begin, k_end, c, columns, accumulate, ahead); \
     break
   switch (rows) {
     DM_CASE(1);
@@ -117,9 +121,10 @@ DM_INLINE const uint16_t* tile_keys(const AttentionJob& job, int64_t tile) {
                                            static_cast<size_t>(g.blocks[tile]) * g.block_bytes);
 }
 
-// One tile for the queries [first, rows * group). scores: [kMaxQueries][64].
+// One tile for the queries [first, rows * group). scores: [kMaxQueries][64]. Brings the keys and
+// values of `next` on their way: a tile is too short for the hardware to see what follows.
 void tile_partial(const AttentionJob& job, int64_t tile, int64_t first, const Partial& out,
-                  float* scores) {
+                  float* scores, const uint16_t* next) {
   const int64_t queries = job.rows * job.group, dim = job.head_dim;
   const uint16_t* keys = tile_keys(job, tile);
   const uint16_t* values = keys + dim * kTile;
@@ -138,7 +143,8 @@ void tile_partial(const AttentionJob& job, int64_t tile, int64_t first, const Pa
       o[r] = out.o + query * dim;
       visible[r] = before + row < kTile ? before + row : kTile;
     }
-    product_rows(rows, a, keys, kTile, 0, dim, s, kTile, false);
+    const uint16_t* next_keys = begin == first ? next : keys;
+    product_rows(rows, a, keys, kTile, 0, dim, s, kTile, false, next_keys);
     for (int r = 0; r < rows; ++r) {
       // Slots that are not visible hold anything, NaN included: they are replaced, never
       // multiplied.
@@ -158,10 +164,10 @@ void tile_partial(const AttentionJob& job, int64_t tile, int64_t first, const Pa
     }
     const float* p[kRows];
     for (int r = 0; r < rows; ++r) p[r] = s[r];
-    product_rows(rows, p, values, dim, 0, visible[0], o, dim, false);
+    product_rows(rows, p, values, dim, 0, visible[0], o, dim, false, next_keys + dim * kTile);
     for (int r = 0; r < rows; ++r)  // a later row sees more keys: its chain goes on alone
       if (visible[r] > visible[0])
-        product_rows(1, p + r, values, dim, visible[0], visible[r], o + r, dim, true);
+        product_rows(1, p + r, values, dim, visible[0], visible[r], o + r, dim, true, values);
   }
 }
 
@@ -214,7 +220,8 @@ void attend(const AttentionJob& job, float* scratch) {
     // other.
     const int64_t hidden_rows = tile * kTile - job.position;
     const int64_t first = hidden_rows > 0 ? hidden_rows * job.group : 0;
-    tile_partial(job, tile, first, tile == 0 ? state : next, scores);
+    tile_partial(job, tile, first, tile == 0 ? state : next, scores,
+                 tile_keys(job, tile + 1 < tiles ? tile + 1 : tile));
     if (tile > 0) combine(first, queries, job.head_dim, state, next);
   }
   finish(job, state);
@@ -225,11 +232,15 @@ int64_t partial_size(const AttentionJob& job) {
 }
 
 void attend_partials(const AttentionJob& job, int64_t tile_begin, int64_t tile_end, float* partials,
-                     float* scratch) {
-  for (int64_t tile = tile_begin; tile < tile_end; ++tile)
+                     float* scratch, const std::byte* next) {
+  for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+    const uint16_t* after = tile + 1 < tile_end ? tile_keys(job, tile + 1)
+                            : next != nullptr   ? reinterpret_cast<const uint16_t*>(next)
+                                                : tile_keys(job, tile);
     tile_partial(job, tile, 0,
-                 partial_at(partials + (tile - tile_begin) * partial_size(job), job.group),
-                 scratch);
+                 partial_at(partials + (tile - tile_begin) * partial_size(job), job.group), scratch,
+                 after);
+  }
 }
 
 void attend_combine(const AttentionJob& job, int64_t tile_begin, int64_t tile_end,

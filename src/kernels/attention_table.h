@@ -35,7 +35,7 @@ inline constexpr int64_t kMaxQueries = 64;
 struct AttentionTable {
   void (*attend)(const AttentionJob& job, float* scratch);
   void (*attend_partials)(const AttentionJob& job, int64_t tile_begin, int64_t tile_end,
-                          float* partials, float* scratch);
+                          float* partials, float* scratch, const std::byte* next);
   void (*attend_combine)(const AttentionJob& job, int64_t tile_begin, int64_t tile_end,
                          const float* partials, float* state);
   void (*kv_write)(std::byte* tile, int64_t head_dim, int slot, const float* k, const float* v);

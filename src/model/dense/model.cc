@@ -397,18 +397,29 @@ void DenseModel::attention_in_tiles(int index, const StepInput& in) {
   for (const AttentionUnit& u : units_) longest = std::max(longest, tiles_of(u));
   for (int64_t wave = 0; wave < longest; wave += kWaveTiles) {
     const int64_t tiles = std::min(kWaveTiles, longest - wave);
-    pool_->run(units_.size() * static_cast<size_t>(tiles),
-               [&](size_t begin, size_t end, int worker) {
-                 for (size_t item = begin; item < end; ++item) {
-                   const size_t u = item / static_cast<size_t>(tiles);
-                   const auto t = static_cast<int64_t>(item % static_cast<size_t>(tiles));
-                   if (wave + t >= tiles_of(units_[u])) continue;
-                   kernels::attend_partials(
-                       job_of(units_[u], layer_base), wave + t, wave + t + 1,
-                       partials_.data() + (static_cast<int64_t>(u) * kWaveTiles + t) * partial,
-                       scratch_.data() + static_cast<size_t>(worker) * scratch);
-                 }
-               });
+    // The latest tiles first: they hold what the caller, worker 0, has just written. Of one tile
+    // all heads in turn: they lie one behind the other.
+    const size_t units = units_.size();
+    const auto tile_of = [&](size_t item) {
+      return wave + tiles - 1 - static_cast<int64_t>(item / units);
+    };
+    pool_->run(units * static_cast<size_t>(tiles), [&](size_t begin, size_t end, int worker) {
+      for (size_t item = begin; item < end; ++item) {
+        const int64_t tile = tile_of(item);
+        const size_t u = item % units;
+        if (tile >= tiles_of(units_[u])) continue;
+        const std::byte* next = nullptr;
+        if (item + 1 < end && tile_of(item + 1) < tiles_of(units_[(item + 1) % units])) {
+          const kernels::KvPages pages = job_of(units_[(item + 1) % units], layer_base).pages;
+          next =
+              pages.base + static_cast<size_t>(pages.blocks[tile_of(item + 1)]) * pages.block_bytes;
+        }
+        kernels::attend_partials(
+            job_of(units_[u], layer_base), tile, tile + 1,
+            partials_.data() + (static_cast<int64_t>(u) * kWaveTiles + tile - wave) * partial,
+            scratch_.data() + static_cast<size_t>(worker) * scratch, next);
+      }
+    });
     const auto combine = [&](size_t u) {
       const int64_t end = std::min(wave + tiles, tiles_of(units_[u]));
       if (wave < end)
