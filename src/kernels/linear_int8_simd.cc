@@ -411,6 +411,11 @@ DEEPMINT_INLINE void run_tile(int rows, const uint8_t* panel, const uint8_t* x, 
   }
 }
 
+// One row lives on the memory alone: fetches a few blocks ahead of the use keep most lines on their
+// way. Measured in one run, Zen 4, 2 threads, weights from DRAM: 512 to 1024 bytes give 57 GB/s,
+// the next panel (5 KiB and more) 43, and from 3 KiB on the hardware's own prefetching suffers.
+constexpr size_t kOneRowAhead = 768;
+
 template <class Q>
 void linear(const LinearArgs& a) {
   const int64_t group = rows_per_pass(a.x_stride, kMaxRows);
@@ -424,9 +429,11 @@ void linear(const LinearArgs& a) {
         float* y = a.y + row * a.y_stride + p * kLanes;
         for (int r = 0; r < rows; ++r) __builtin_prefetch(y + r * a.y_stride, 1);
         F sum[kMaxRows];
+        const size_t ahead =
+            a.m == 1 ? kOneRowAhead
+                     : fetch_ahead(a.panel_bytes, row == group_begin, row + rows == group_end);
         run_tile<Q>(rows, panel, a.x + static_cast<size_t>(row) * a.x_stride, a.x_stride,
-                    a.k / kBlock,
-                    fetch_ahead(a.panel_bytes, row == group_begin, row + rows == group_end), sum);
+                    a.k / kBlock, ahead, sum);
         for (int r = 0; r < rows; ++r)
           write_out(sum[r], y + r * a.y_stride, a.n - p * kLanes, a.add);
       }
