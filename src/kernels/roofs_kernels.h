@@ -7,8 +7,9 @@
 namespace deepmint::kernels {
 
 struct RoofKernels {
-  // Touches every byte; the result only keeps the loop alive.
-  uint64_t (*read)(const std::byte* data, size_t bytes);
+  // Each touches every byte, in a different way; the result only keeps the loop alive.
+  static constexpr int kReads = 3;
+  uint64_t (*reads[kReads])(const std::byte* data, size_t bytes);
   // Each runs `rounds` rounds of independent register operations and returns how many operations
   // one round is.
   double (*f32)(int64_t rounds);

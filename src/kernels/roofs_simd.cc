@@ -65,12 +65,25 @@ constexpr double kInt8Lanes = sizeof(Bytes);
 constexpr double kInt8Lanes = sizeof(Bytes) / 2;
 #endif
 
+// kStreams streams side by side, lines fetched kAhead bytes before their use (0: by the hardware
+// alone).
+template <size_t kStreams, size_t kAhead>
 uint64_t read(const std::byte* data, size_t bytes) {
+  constexpr size_t kStep = 256;
   Bytes acc[4] = {};
-  size_t at = 0;
-  for (; at + 4 * sizeof(Bytes) <= bytes; at += 4 * sizeof(Bytes)) {
-    for (size_t c = 0; c < 4; ++c) acc[c] = mix(acc[c], load(data + at + c * sizeof(Bytes)));
-  }
+  const size_t share = bytes / kStreams / kStep * kStep;
+  const auto step = [&](const std::byte* p) {
+    if constexpr (kAhead != 0) {
+#pragma GCC unroll 4
+      for (size_t line = 0; line < kStep; line += 64) __builtin_prefetch(p + kAhead + line, 0, 2);
+    }
+#pragma GCC unroll 16
+    for (size_t at = 0; at < kStep; at += sizeof(Bytes))
+      acc[at / sizeof(Bytes) % 4] = mix(acc[at / sizeof(Bytes) % 4], load(p + at));
+  };
+  for (size_t at = 0; at < share; at += kStep)
+    for (size_t s = 0; s < kStreams; ++s) step(data + s * share + at);
+  for (size_t at = kStreams * share; at + kStep <= bytes; at += kStep) step(data + at);
   return low(mix(mix(acc[0], acc[1]), mix(acc[2], acc[3])));
 }
 
@@ -123,6 +136,6 @@ double bf16(int64_t rounds) { return f32(rounds); }
 
 }  // namespace
 
-const RoofKernels kRoofs = {read, f32, bf16, int8};
+const RoofKernels kRoofs = {{read<1, 0>, read<1, 1024>, read<4, 1024>}, f32, bf16, int8};
 
 }  // namespace deepmint::kernels::DEEPMINT_ISA_NS
