@@ -162,6 +162,7 @@ std::string machine_name() {
 
 Result<BenchReport> measure(const OpenModel& open, const BenchPlan& plan,
                             const std::function<kernels::Roofs()>& roofs,
+                            const std::function<double()>& dram,
                             const std::function<void(double)>& progress) {
   const EngineInfo& info = open.engine->info();
   const ModelInfo& model = open.loaded.model->info();
@@ -192,20 +193,28 @@ Result<BenchReport> measure(const OpenModel& open, const BenchPlan& plan,
   // Round after round over everything, roofs first: a slow moment of the machine falls on all
   // figures alike, and the medians leave it out.
   std::vector<kernels::Roofs> measured_roofs;
-  std::vector<std::vector<double>> rates(report.rows.size());
+  std::vector<double> bandwidths;
+  std::vector<std::vector<double>> rates(report.rows.size()), per_gb(report.rows.size());
   for (int32_t round = 0; round < plan.runs; ++round) {
     measured_roofs.push_back(roofs());
+    double before = measured_roofs.back().dram_read_gb_per_s;
+    bandwidths.push_back(before);
     for (size_t i = 0; i < report.rows.size(); ++i) {
       const BenchRow& row = report.rows[i];
       const bool prefills = row.kind == BenchRow::Kind::kPrefill;
       DEEPMINT_TRY(rate,
                    prefills ? bench.prefill(row.context) : bench.decode(row.rows, row.context));
+      const double after = dram();
+      bandwidths.push_back(after);
       rates[i].push_back(rate);
+      per_gb[i].push_back(rate / ((before + after) / 2));
+      before = after;
       const size_t done = static_cast<size_t>(round) * report.rows.size() + i + 1;
       progress(double(done) / double(report.rows.size() * static_cast<size_t>(plan.runs)));
     }
   }
   report.roofs = median_roofs(measured_roofs);
+  report.roofs.dram_read_gb_per_s = spread(bandwidths).median;
   for (size_t i = 0; i < report.rows.size(); ++i) {
     BenchRow& row = report.rows[i];
     row.tokens_per_s = spread(rates[i]);
@@ -222,6 +231,7 @@ Result<BenchReport> measure(const OpenModel& open, const BenchPlan& plan,
       row.gflop_per_s = bench.step_flops(row.rows, row.rows, behind) * steps_per_s / 1e9;
     }
     if (model.macs_per_row == 0) row.gflop_per_s = 0;
+    row.dram_share = row.gb_per_s / row.tokens_per_s.median * spread(per_gb[i]).median;
   }
   return report;
 }

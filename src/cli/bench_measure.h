@@ -22,10 +22,13 @@ struct BenchPlan {
 };
 
 // Measures the roofs and each row of the plan in `runs` rounds after a warm-up, and takes medians.
-// What does not fit the context is left out. progress: fraction of the whole, 0 … 1. Errors: of the
-// engine.
+// The bandwidth of the memory (`dram`, GB/s) is measured again after each row: a share is that of
+// the mean of the figures before and after it, since neighbours of a shared machine can halve and
+// double it within a second. What does not fit the context is left out. progress: fraction of the
+// whole, 0 … 1. Errors: of the engine.
 Result<BenchReport> measure(const OpenModel& open, const BenchPlan& plan,
                             const std::function<kernels::Roofs()>& roofs,
+                            const std::function<double()>& dram,
                             const std::function<void(double)>& progress);
 
 kernels::Roofs median_roofs(std::span<const kernels::Roofs> all);  // field by field; at least one

@@ -67,7 +67,7 @@ std::string bench_text(const BenchReport& r) {
         fmt::format("({:.1f} … {:.1f})", row.tokens_per_s.low, row.tokens_per_s.high);
     out += fmt::format("{:<22}{:>10.1f}{}{}{:>10.2f}{:>7.0f} %", name, row.tokens_per_s.median,
                        std::string(range.size() - 2 < 19 ? 19 - (range.size() - 2) : 1, ' '), range,
-                       row.gb_per_s, 100 * r.dram_share(row));
+                       row.gb_per_s, 100 * row.dram_share);
     if (row.gflop_per_s > 0)
       out += fmt::format("{:>12.1f}{:>7.0f} %", row.gflop_per_s, 100 * r.arithmetic_share(row));
     out += '\n';
@@ -123,10 +123,7 @@ std::string bench_json(const BenchReport& r) {
     w.key("tokens_per_s").value(rounded(row.tokens_per_s.median));
     w.key("tokens_per_s_low").value(rounded(row.tokens_per_s.low));
     w.key("tokens_per_s_high").value(rounded(row.tokens_per_s.high));
-    w.key("gb_per_s")
-        .value(rounded(row.gb_per_s))
-        .key("dram_share")
-        .value(rounded(r.dram_share(row)));
+    w.key("gb_per_s").value(rounded(row.gb_per_s)).key("dram_share").value(rounded(row.dram_share));
     if (row.gflop_per_s > 0) {
       w.key("gflop_per_s")
           .value(rounded(row.gflop_per_s))
@@ -146,7 +143,7 @@ std::string bench_csv(const BenchReport& r) {
   for (const BenchRow& row : r.rows) {
     out += fmt::format("{},{},{},{:.3f},{:.3f},{:.3f},{:.3f},{:.4f}", to_string(row.kind), row.rows,
                        row.context, row.tokens_per_s.median, row.tokens_per_s.low,
-                       row.tokens_per_s.high, row.gb_per_s, r.dram_share(row));
+                       row.tokens_per_s.high, row.gb_per_s, row.dram_share);
     out += row.gflop_per_s > 0
                ? fmt::format(",{:.3f},{:.4f}\n", row.gflop_per_s, r.arithmetic_share(row))
                : ",,\n";

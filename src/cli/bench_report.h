@@ -28,6 +28,7 @@ struct BenchRow {
   Spread tokens_per_s = {};
   double gb_per_s = 0;     // weights and K/V that a step has to read, over its time
   double gflop_per_s = 0;  // 0: the model does not state its multiply-adds
+  double dram_share = 0;  // of the memory bandwidth measured right before and after, round by round
 };
 std::string_view to_string(BenchRow::Kind kind);  // "decode", "context", "prefill"
 
@@ -39,7 +40,6 @@ struct BenchReport {
   kernels::Roofs roofs;
   std::vector<BenchRow> rows;
 
-  double dram_share(const BenchRow& row) const { return row.gb_per_s / roofs.dram_read_gb_per_s; }
   double arithmetic_roof() const;  // GFLOP/s (GOP/s) of `arithmetic`
   double arithmetic_share(const BenchRow& row) const { return row.gflop_per_s / arithmetic_roof(); }
 };

@@ -56,7 +56,7 @@ std::string_view panel_title(BenchRow::Kind kind) {
 
 // What limits the measurement most: memory or arithmetic.
 std::string share(const BenchReport& r, const BenchRow& row) {
-  const double memory = r.dram_share(row), arithmetic = r.arithmetic_share(row);
+  const double memory = row.dram_share, arithmetic = r.arithmetic_share(row);
   if (row.gflop_per_s > 0 && arithmetic > memory)
     return fmt::format("{:.0f} % of {}", 100 * arithmetic, r.arithmetic);
   return fmt::format("{:.0f} % of DRAM", 100 * memory);

@@ -34,7 +34,9 @@ class BenchCommand : public Command {
   }
   std::string_view description() const override {
     return "Each round measures the machine's memory bandwidth and arithmetic first, then decoding "
-           "and prefill through the engine; medians of the rounds are shown. Requests are greedy "
+           "and prefill through the engine; medians of the rounds are shown. The share of the "
+           "memory "
+           "bandwidth is that of its measurements right before and after. Requests are greedy "
            "unless a temperature is given. Leave the machine alone meanwhile.";
   }
   std::span<const std::string_view> sections() const override {
@@ -116,6 +118,7 @@ Status BenchCommand::run(const Config& config, const Settings&) {
   ThreadPool pool(open.engine->info().threads);
   auto report = measure(
       open, bench_plan, [&] { return kernels::measure_roofs(pool); },
+      [&] { return kernels::measure_dram_read(pool); },
       [&](double fraction) { progress.update(fraction); });
   progress.clear();
   if (!report) return tl::unexpected(std::move(report).error());

@@ -263,12 +263,12 @@ TEST(Measure, CountsRowsOfThePlanThatFit) {
   plan.tokens = 8;
   plan.runs = 3;
   std::vector<double> fractions;
-  int roof_calls = 0;
+  int roof_calls = 0, dram_calls = 0;
   kernels::Roofs some_roofs;
   some_roofs.dram_read_gb_per_s = 2;
   const auto report = measure(
       open, plan, [&] { return ++roof_calls, some_roofs; },
-      [&](double f) { fractions.push_back(f); });
+      [&] { return ++dram_calls % 2 == 0 ? 2.0 : 4.0; }, [&](double f) { fractions.push_back(f); });
   ASSERT_TRUE(report) << report.error().str();
   ASSERT_EQ(report->rows.size(), 4u);
   EXPECT_EQ(report->rows[1].rows, 2);
@@ -280,7 +280,10 @@ TEST(Measure, CountsRowsOfThePlanThatFit) {
     EXPECT_LE(row.tokens_per_s.median, row.tokens_per_s.high);
   }
   EXPECT_EQ(roof_calls, 3);
-  EXPECT_EQ(report->roofs.dram_read_gb_per_s, 2);
+  EXPECT_EQ(dram_calls, 12);                       // after each of 4 rows
+  EXPECT_EQ(report->roofs.dram_read_gb_per_s, 2);  // the median of 2, 4, 2, 4, 2 in each round
+  for (const BenchRow& row : report->rows)  // between 2 and 4 before and after: the mean is 3
+    EXPECT_NEAR(row.dram_share, row.gb_per_s / 3, 1e-9);
   EXPECT_EQ(fractions.size(), 12u);
   EXPECT_DOUBLE_EQ(fractions.back(), 1.0);
   // One warm-up; 3 runs each of 1 row, 2 rows, 1 context, 1 prefill. No two prompts are alike.
