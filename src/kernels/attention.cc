@@ -30,6 +30,13 @@ const AttentionTable& table() {
 void kv_write(std::byte* tile, int64_t head_dim, int slot, const float* k, const float* v) {
   table().kv_write(tile, head_dim, slot, k, v);
 }
+void kv_fetch(const std::byte* tile, int64_t head_dim, int slot) {
+  const auto* keys = reinterpret_cast<const uint16_t*>(tile);
+  const uint16_t* values = keys + head_dim * kBlockTokens + slot * head_dim;
+  for (int64_t d = 0; d < head_dim; ++d)
+    __builtin_prefetch(keys + d * kBlockTokens + pair_index(slot), 1, 2);
+  for (int64_t d = 0; d < head_dim; d += 32) __builtin_prefetch(values + d, 1, 2);
+}
 void attend(const AttentionJob& job, float* scratch) { table().attend(job, scratch); }
 void attend_partials(const AttentionJob& job, int64_t tile_begin, int64_t tile_end, float* partials,
                      float* scratch, const std::byte* next) {

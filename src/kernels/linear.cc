@@ -90,6 +90,10 @@ LinearArgs arguments(const PackedMatrix& w, const Activations& x, float* y, int6
 // Below this many values one thread converts them sooner than it can wake another.
 constexpr int64_t kSerialValues = 1 << 14;
 
+// What a product of one row keeps on its way (kOneRowAhead), and a little more. Measured with 512
+// to 4096: no other is better.
+constexpr size_t kStartBytes = 1024;
+
 }  // namespace
 
 ActivationType activation_type(DType weight) {
@@ -142,6 +146,24 @@ void Activations::convert_rows(const float* x, int64_t stride, int64_t row_begin
   }
 }
 
+void Activations::convert_part(const float* x, int64_t row, int64_t begin, int64_t end) {
+  DEEPMINT_DCHECK(begin % kBlock == 0 && end % kBlock == 0 && end <= k_);
+  const ActivationKernels& kernels = *tables().activations;
+  std::byte* out = values_.data() + static_cast<size_t>(row) * row_stride_;
+  switch (type_) {
+    case ActivationType::kInt8Block32:
+      kernels.quantize(x + begin, end - begin, reinterpret_cast<ActBlock*>(out) + begin / kBlock);
+      break;
+    case ActivationType::kBF16:
+      kernels.to_bf16(x + begin, end - begin, reinterpret_cast<uint16_t*>(out) + begin);
+      break;
+    case ActivationType::kF32:
+      std::memcpy(reinterpret_cast<float*>(out) + begin, x + begin,
+                  static_cast<size_t>(end - begin) * sizeof(float));
+      break;
+  }
+}
+
 void Activations::set(ActivationType type, const float* x, int64_t m, int64_t k, int64_t stride,
                       ThreadPool& pool) {
   prepare(type, m, k);
@@ -158,6 +180,13 @@ void linear_tiles(const PackedMatrix& w, const Activations& x, float* y, int64_t
   args.tile_begin = tile_begin;
   args.tile_end = tile_end;
   kernel(w.dtype())(args);
+}
+
+void fetch_tile(const PackedMatrix& w, int64_t tile) {
+  DEEPMINT_DCHECK(tile >= 0 && tile < w.tiles());
+  const size_t from = static_cast<size_t>(tile) * panel_bytes(w.dtype(), w.k());
+  const size_t end = std::min(w.bytes(), from + kStartBytes);
+  for (size_t at = from; at < end; at += kCacheLine) __builtin_prefetch(w.data() + at, 0, 2);
 }
 
 void linear(const PackedMatrix& w, const Activations& x, float* y, int64_t stride, ThreadPool& pool,

@@ -91,6 +91,9 @@ class Activations {
   // each thread converts rows of its own. x points to row 0 in convert_rows.
   void prepare(ActivationType type, int64_t m, int64_t k);
   void convert_rows(const float* x, int64_t stride, int64_t row_begin, int64_t row_end);
+  // Values [begin, end) of one row: multiples of 32. x points to value 0 of that row. Same bytes as
+  // convert_rows gives there.
+  void convert_part(const float* x, int64_t row, int64_t begin, int64_t end);
 
   int64_t m() const { return m_; }
   int64_t k() const { return k_; }
@@ -124,6 +127,10 @@ void linear_group(std::span<const Product> products, const Activations& x, Threa
 // [tile_begin, tile_end) of w.tiles(). Runs on the caller only.
 void linear_tiles(const PackedMatrix& w, const Activations& x, float* y, int64_t stride,
                   int64_t tile_begin, int64_t tile_end, bool add = false);
+
+// Brings the first bytes of a tile on their way to the caches, so that a product that starts there
+// next finds them. A hint: waits for nothing.
+void fetch_tile(const PackedMatrix& w, int64_t tile);
 
 // Scalar twin in double, from the unpacked source: the definition that linear() is tested against.
 // Activations are rounded to the form of activation_type() first, exactly as Activations::set does.

@@ -468,7 +468,14 @@ TEST_F(ActivationsTest, RowsAreConvertedAloneAndMemoryIsReused) {
     EXPECT_EQ(whole.data(), memory);
     Activations parts;
     parts.prepare(type, m, k);
-    for (int64_t row = m; row-- > 0;) parts.convert_rows(x.data(), stride, row, row + 1);
+    for (int64_t row = m; row-- > 0;) {
+      if (row % 2 == 0) {
+        parts.convert_rows(x.data(), stride, row, row + 1);
+        continue;
+      }
+      parts.convert_part(x.data() + row * stride, row, 32, k);
+      parts.convert_part(x.data() + row * stride, row, 0, 32);
+    }
     ASSERT_EQ(parts.row_stride(), whole.row_stride());
     const size_t used = type == ActivationType::kInt8Block32 ? 3 * sizeof(ActBlock)
                         : type == ActivationType::kBF16      ? 2 * k

@@ -20,6 +20,8 @@ using kernels::ActivationType;
 // Up to this many rows the work between two products is done by the caller: handing it to the
 // threads would cost more.
 constexpr size_t kSerialRows = 3;
+// Outputs of gate and up that stay on one thread: a block of the down product's inputs.
+constexpr int64_t kFusedOutputs = 32;
 // Tiles whose partial results are held at once while a long row is shared among threads.
 constexpr int64_t kWaveTiles = 64;
 // From this many rows on, threads take small shares of a product.
@@ -39,6 +41,13 @@ uint32_t types_of(const Linear& linear) {
   for (const Linear::Part& p : linear.parts)
     types |= 1u << static_cast<uint32_t>(kernels::activation_type(p.w.dtype()));
   return types;
+}
+
+void fetch(const Linear& linear, int64_t tile) {
+  for (const Linear::Part& p : linear.parts) {
+    if (tile < p.w.tiles()) return kernels::fetch_tile(p.w, tile);
+    tile -= p.w.tiles();
+  }
 }
 
 std::string_view arithmetic_of(const Linear& linear) {
@@ -108,7 +117,10 @@ Status DenseModel::reserve(size_t max_rows, size_t max_logit_rows) {
     for (const Layer& l : weights_.layers)
       types |= types_of(l.qkv) | types_of(l.output) | types_of(l.gate_up) | types_of(l.down);
     for (uint32_t t = 0; t < kActivationTypes; ++t)
-      if ((types >> t & 1) != 0) activations_[t].reserve(rows, widest);
+      if ((types >> t & 1) != 0) {
+        activations_[t].reserve(rows, widest);
+        fed_[t].reserve(std::min<int64_t>(rows, kSharedRows), c.ffn);
+      }
     runs_.reserve(max_rows);
     units_.reserve(max_rows * static_cast<size_t>(c.kv_heads));
     logit_rows_.reserve(max_rows);
@@ -243,32 +255,80 @@ void DenseModel::normalize(const float* x, size_t rows, const AlignedBuffer<floa
   });
 }
 
-// y: [rows of the prepared activations, linear.n], rows `stride` apart.
-void DenseModel::apply(const Linear& linear, size_t rows, float* y, int64_t stride, bool add) {
-  int64_t tiles = 0;
-  for (const Linear::Part& p : linear.parts) tiles += p.w.tiles();
+// Tiles [begin, end) of a product, on the calling thread. y as in apply.
+void DenseModel::multiply(const Linear& linear, int64_t begin, int64_t end,
+                          const Activations* inputs, float* y, int64_t stride, bool add) {
+  int64_t at = begin, left = end - begin;
+  for (const Linear::Part& p : linear.parts) {
+    const int64_t n = std::min(left, p.w.tiles() - at);
+    if (n > 0) {
+      kernels::linear_tiles(p.w, inputs[static_cast<size_t>(kernels::activation_type(p.w.dtype()))],
+                            y + p.first_output, stride, at, at + n, add);
+      left -= n;
+      at = 0;
+    } else {
+      at -= p.w.tiles();
+    }
+    if (left == 0) return;
+  }
+}
+
+// To be called by a thread at the end of its work: brings the start of its share of the product
+// that follows on its way, so that the memory works while threads wait for each other. A hint: a
+// wrong guess costs time alone.
+void DenseModel::fetch_share(const Linear& next, int worker) const {
+  fetch(next, next.tiles() * worker / pool_->size());
+}
+
+// y: [rows of `inputs`, linear.n], rows `stride` apart; inputs by ActivationType. after(worker) is
+// called on each thread that had a share.
+template <class After>
+void DenseModel::apply(const Linear& linear, size_t rows, const Activations* inputs, float* y,
+                       int64_t stride, bool add, After&& after) {
+  const int64_t tiles = linear.tiles();
   // Few rows: the time is that of reading the weights, which likes one long stream for each thread.
   // Many rows: small shares, so that a thread that the machine slows down takes fewer of them.
-  const int64_t grain =
-      rows < kSharedRows ? 0 : std::max<int64_t>(1, tiles / (8 * int64_t{pool_->size()}));
+  const bool shared = rows >= kSharedRows;
+  const int64_t grain = shared ? std::max<int64_t>(1, tiles / (8 * int64_t{pool_->size()})) : 0;
   pool_->run(
       static_cast<size_t>(tiles),
-      [&](size_t begin, size_t end, int) {
-        auto at = static_cast<int64_t>(begin), left = static_cast<int64_t>(end - begin);
-        for (const Linear::Part& p : linear.parts) {
-          const int64_t n = std::min(left, p.w.tiles() - at);
-          if (n > 0) {
-            kernels::linear_tiles(p.w, activations(kernels::activation_type(p.w.dtype())),
-                                  y + p.first_output, stride, at, at + n, add);
-            left -= n;
-            at = 0;
-          } else {
-            at -= p.w.tiles();
-          }
-          if (left == 0) return;
-        }
+      [&](size_t begin, size_t end, int worker) {
+        multiply(linear, static_cast<int64_t>(begin), static_cast<int64_t>(end), inputs, y, stride,
+                 add);
+        if (!shared) after(worker);
       },
       static_cast<size_t>(grain));
+}
+
+// Gate and up products, SwiGLU, and the inputs of the down product, in one hand-over: a thread that
+// has some gate outputs takes the up outputs that belong to them. True when the shape allows it.
+bool DenseModel::gate_up_fused(const Layer& l, size_t rows) {
+  const int64_t ffn = config_.ffn, tiles = ffn / kernels::kTileOutputs;
+  if (ffn % kFusedOutputs != 0 || rows >= kSharedRows) return false;
+  constexpr int64_t kTiles = kFusedOutputs / kernels::kTileOutputs;
+  const uint32_t types = types_of(l.down);
+  for (uint32_t t = 0; t < kActivationTypes; ++t)
+    if ((types >> t & 1) != 0)
+      fed_[t].prepare(static_cast<ActivationType>(t), static_cast<int64_t>(rows), ffn);
+  const int64_t stride = l.gate_up.n;
+  float* y = gate_up_.data();
+  pool_->run(static_cast<size_t>(ffn / kFusedOutputs), [&](size_t first, size_t last, int worker) {
+    const auto begin = static_cast<int64_t>(first) * kTiles,
+               end = static_cast<int64_t>(last) * kTiles;
+    multiply(l.gate_up, begin, end - 1, activations_, y, stride, false);
+    fetch(l.gate_up, tiles + begin);
+    multiply(l.gate_up, end - 1, end, activations_, y, stride, false);
+    multiply(l.gate_up, tiles + begin, tiles + end, activations_, y, stride, false);
+    fetch_share(l.down, worker);
+    const int64_t at = begin * kernels::kTileOutputs, to = end * kernels::kTileOutputs;
+    for (size_t row = 0; row < rows; ++row) {
+      float* gate = y + static_cast<int64_t>(row) * stride;
+      kernels::swiglu(gate + at, gate + ffn + at, to - at, gate + at);
+      for (uint32_t t = 0; t < kActivationTypes; ++t)
+        if ((types >> t & 1) != 0) fed_[t].convert_part(gate, static_cast<int64_t>(row), at, to);
+    }
+  });
+  return true;
 }
 
 void DenseModel::embed(const StepInput& in) {
@@ -282,6 +342,15 @@ void DenseModel::embed(const StepInput& in) {
                             config_.hidden, x_.data() + row * hidden);
     weights_.rope.fill(r.position, angles_.data() + row * rotary);
   });
+}
+
+// Where K and V of a row go.
+std::byte* DenseModel::tile_of(int index, const StepInput& in, const Row& row,
+                               int32_t kv_head) const {
+  const BlockId block =
+      in.sequences[row.sequence].blocks[static_cast<size_t>(row.position / kBlockTokens)];
+  return in.state[0].base + static_cast<size_t>(block) * part_.bytes +
+         (size_of(index, config_.kv_heads) + static_cast<size_t>(kv_head)) * tile_bytes_;
 }
 
 // The heads that share K/V head `kv_head`, in row i of qkv_: bias, Q/K norm and rotation in place;
@@ -307,11 +376,8 @@ void DenseModel::finish_heads(int index, const StepInput& in, size_t i, int32_t 
   kernels::scale(q_scale_, c.group() * dim, qkv + q_at);
   turn(qkv + k_at, l.k_norm);
   if (row.position < row.write_global_from) return;
-  const BlockId block =
-      in.sequences[row.sequence].blocks[static_cast<size_t>(row.position / kBlockTokens)];
-  std::byte* tile = in.state[0].base + static_cast<size_t>(block) * part_.bytes +
-                    (size_of(index, c.kv_heads) + static_cast<size_t>(kv_head)) * tile_bytes_;
-  kernels::kv_write(tile, dim, row.position % kBlockTokens, qkv + k_at, qkv + v_at);
+  kernels::kv_write(tile_of(index, in, row, kv_head), dim, row.position % kBlockTokens, qkv + k_at,
+                    qkv + v_at);
 }
 
 kernels::AttentionJob DenseModel::job_of(const AttentionUnit& u, const std::byte* layer_base) {
@@ -419,6 +485,7 @@ void DenseModel::attention_in_tiles(int index, const StepInput& in) {
             partials_.data() + (static_cast<int64_t>(u) * kWaveTiles + tile - wave) * partial,
             scratch_.data() + static_cast<size_t>(worker) * scratch, next);
       }
+      fetch_share(weights_.layers[static_cast<size_t>(index)].output, worker);
     });
     const auto combine = [&](size_t u) {
       const int64_t end = std::min(wave + tiles, tiles_of(units_[u]));
@@ -446,7 +513,12 @@ Status DenseModel::forward(const StepInput& in, std::span<float> logits, Tap* ta
   for (int index = 0; index < c.layers; ++index) {
     const Layer& l = weights_.layers[static_cast<size_t>(index)];
     normalize(x_.data(), rows, l.attn_norm, l.qkv);
-    apply(l.qkv, rows, qkv_.data(), l.qkv.n, false);
+    // The caller stores K and V of few rows alone: their lines come while the product is on.
+    if (rows <= kSerialRows)
+      for (const Row& row : in.rows)
+        for (int32_t head = 0; head < c.kv_heads; ++head)
+          kernels::kv_fetch(tile_of(index, in, row, head), c.head_dim, row.position % kBlockTokens);
+    apply(l.qkv, rows, activations_, qkv_.data(), l.qkv.n, false, [](int) {});
     // After the last K/V only rows with logits go on. A tap sees every row: nothing is skipped.
     const bool keep_all = index + 1 < c.layers || tap != nullptr || logit_rows_.size() == rows;
     const size_t kept = keep_all ? rows : logit_rows_.size();
@@ -459,16 +531,26 @@ Status DenseModel::forward(const StepInput& in, std::span<float> logits, Tap* ta
         std::memcpy(x + i * hidden, x_.data() + logit_rows_[i] * hidden, hidden * sizeof(float));
     }
     prepare(attended_.data(), kept, c.q_width(), l.output, [](size_t) {});
-    apply(l.output, kept, x, c.hidden, true);
+    apply(l.output, kept, activations_, x, c.hidden, true, [&](int worker) {
+      // As gate_up_fused shares it out: the gate half of the tiles.
+      const int64_t units = c.ffn / kFusedOutputs;
+      fetch(l.gate_up, units * worker / pool_->size() * (kFusedOutputs / kernels::kTileOutputs));
+    });
     if (tap != nullptr) tap->sublayer(index, "attn", {x, kept * hidden}, hidden);
 
     normalize(x, kept, l.ffn_norm, l.gate_up);
-    apply(l.gate_up, kept, gate_up_.data(), l.gate_up.n, false);
-    prepare(gate_up_.data(), kept, l.gate_up.n, l.down, [&](size_t row) {
-      float* gate = gate_up_.data() + row * static_cast<size_t>(l.gate_up.n);
-      kernels::swiglu(gate, gate + c.ffn, c.ffn, gate);
-    });
-    apply(l.down, kept, x, c.hidden, true);
+    const bool fused = gate_up_fused(l, kept);
+    if (!fused) {
+      apply(l.gate_up, kept, activations_, gate_up_.data(), l.gate_up.n, false, [](int) {});
+      prepare(gate_up_.data(), kept, l.gate_up.n, l.down, [&](size_t row) {
+        float* gate = gate_up_.data() + row * static_cast<size_t>(l.gate_up.n);
+        kernels::swiglu(gate, gate + c.ffn, c.ffn, gate);
+      });
+    }
+    const bool last = index + 1 == c.layers;
+    const Linear& next = last ? weights_.head : weights_.layers[static_cast<size_t>(index) + 1].qkv;
+    apply(l.down, kept, fused ? fed_ : activations_, x, c.hidden, true,
+          [&](int worker) { fetch_share(next, worker); });
     if (tap != nullptr) tap->sublayer(index, "mlp", {x, kept * hidden}, hidden);
   }
   if (logit_rows_.empty()) return {};
@@ -481,7 +563,7 @@ Status DenseModel::forward(const StepInput& in, std::span<float> logits, Tap* ta
   normalize(kept_.data(), logit_rows_.size(), weights_.final_norm, weights_.head);
   if (tap != nullptr)
     tap->sublayer(c.layers, "norm", {normed_.data(), logit_rows_.size() * hidden}, hidden);
-  apply(weights_.head, logit_rows_.size(), logits.data(), c.vocab, false);
+  apply(weights_.head, logit_rows_.size(), activations_, logits.data(), c.vocab, false, [](int) {});
   return {};
 }
 

@@ -52,15 +52,19 @@ class DenseModel : public Model {
   void prepare(const float* x, size_t rows, int64_t stride, const Linear& next, Body&& body);
   void normalize(const float* x, size_t rows, const AlignedBuffer<float>& weight,
                  const Linear& next);
-  void apply(const Linear& linear, size_t rows, float* y, int64_t stride, bool add);
+  void multiply(const Linear& linear, int64_t begin, int64_t end,
+                const kernels::Activations* inputs, float* y, int64_t stride, bool add);
+  template <class After>
+  void apply(const Linear& linear, size_t rows, const kernels::Activations* inputs, float* y,
+             int64_t stride, bool add, After&& after);
+  bool gate_up_fused(const Layer& layer, size_t rows);
+  void fetch_share(const Linear& next, int worker) const;
+  std::byte* tile_of(int index, const StepInput& input, const Row& row, int32_t kv_head) const;
   void finish_heads(int index, const StepInput& input, size_t row, int32_t kv_head);
   void list_units(bool keep_all);
   void attention(int index, const StepInput& input, bool keep_all);
   void attention_in_tiles(int index, const StepInput& input);
   kernels::AttentionJob job_of(const AttentionUnit& unit, const std::byte* layer_base);
-  kernels::Activations& activations(kernels::ActivationType type) {
-    return activations_[static_cast<size_t>(type)];
-  }
   template <class Body>
   void for_rows(size_t rows, Body&& body);
 
@@ -84,6 +88,7 @@ class DenseModel : public Model {
   AlignedBuffer<float> scratch_;   // [threads] of attention_scratch_floats
   AlignedBuffer<float> partials_, states_;              // attention_in_tiles
   kernels::Activations activations_[kActivationTypes];  // by ActivationType
+  kernels::Activations fed_[kActivationTypes];          // of the down product, after gate_up_fused
   std::vector<Run> runs_;
   std::vector<AttentionUnit> units_;
   std::vector<uint32_t> logit_rows_;

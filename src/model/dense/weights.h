@@ -37,6 +37,11 @@ struct Linear {
   };
   std::vector<Part> parts;
   int64_t n = 0, k = 0;
+  int64_t tiles() const {
+    int64_t sum = 0;
+    for (const Part& p : parts) sum += p.w.tiles();
+    return sum;
+  }
   size_t bytes() const {
     size_t sum = 0;
     for (const Part& p : parts) sum += p.w.bytes();
