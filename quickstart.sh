@@ -28,7 +28,7 @@ fi
 
 model=${MODEL:-}
 if [ -z "$model" ]; then
-  [ -s models/SmolLM2-135M-Instruct.Q4_1.gguf ] || step "fetching SmolLM2-135M-Instruct (93 MB)"
+  [ -s models/SmolLM2-135M-Instruct.Q4_1.gguf ] || step "fetching SmolLM2-135M-Instruct (98 MB)"
   model=$(tools/get_model.sh) || exit 1
 fi
 
@@ -58,12 +58,12 @@ cat << NEXT
 Next:
   # talk to it in this terminal; one answer; how fast it runs here; what is in the file
   $bin chat $model
-  $bin run $model -p "Write a haiku."
+  $bin run $model -p "What is the capital of France?" --temperature 0
   $bin bench $model
   $bin inspect $model
 
   # an OpenAI-compatible server on http://127.0.0.1:8080/v1
   ./quickstart.sh serve
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
-       -d '{"model": "default", "messages": [{"role": "user", "content": "Hello"}]}'
+       -d '{"model": "default", "messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 100, "temperature": 0}'
 NEXT

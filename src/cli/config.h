@@ -32,7 +32,7 @@ struct CpuConfig {
       Limits{.choices = {"x86-64", "avx2", "avx512", "avx512vnni", "avx512bf16"}});
     v("cpu.arithmetic", arithmetic,
       "of DeepSeek-V4.1 models: reference sums in double and equals the published oracle, slowly; "
-      "auto = the fastest one that is exact to the specification",
+      "auto = fast, in float32, within the gate of the specification",
       Limits{.choices = {"reference", "fast"}});
     v("cpu.experts", experts,
       "of DeepSeek-V4.1 models: routed experts read into memory, or mapped and read as they are "

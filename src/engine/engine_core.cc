@@ -28,9 +28,10 @@ std::vector<kvcache::PartSpec> specs_of(const Model& model) {
   return specs;
 }
 
+// Below 2^53, so that a reader of JSON numbers as doubles, and the HTTP API, can send it back.
 uint64_t random_seed() {
   std::random_device device;  // getrandom
-  return uint64_t{device()} << 32 | device();
+  return (uint64_t{device()} << 32 | device()) >> 11;
 }
 
 tl::unexpected<Error> bad_request(std::string where, std::string message) {

@@ -57,6 +57,7 @@ def test_a_reply_without_a_seed_can_be_repeated_from_the_seed_it_reports():
     arguments = ("-p", "Name three fruits.", "--temperature", "1.2", "--max-tokens", "24")
     first = answer(*arguments)
     assert same(first, answer(*arguments, "--seed", first["seed"]))
+    assert first["seed"] < 2 ** 53  # survives readers of doubles, and the HTTP API takes it
     assert answer(*arguments)["seed"] != first["seed"]
 
 

@@ -2,6 +2,8 @@
 import asyncio
 import hashlib
 import math
+import pathlib
+import re
 import time
 import urllib.request
 
@@ -47,6 +49,15 @@ def test_models(client, model):
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("gpt-4")
     assert caught.value.code == "model_not_found"
+
+
+def test_the_snippet_of_the_readme(server, capsys):
+    text = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
+    snippet = re.search(r"```python\n(.*?)```", text, re.S).group(1)
+    address = "http://127.0.0.1:8080"
+    assert address in snippet
+    exec(compile(snippet.replace(address, server.url), "README.md", "exec"), {})
+    assert "Paris" in capsys.readouterr().out
 
 
 # -- whole answers ----------------------------------------------------------------------------------------------------------------
