@@ -58,12 +58,12 @@ cat << NEXT
 Next:
   # talk to it in this terminal; one answer; how fast it runs here; what is in the file
   $bin chat $model
-  $bin run $model -p "What is the capital of France?" --temperature 0
+  $bin run $model -p "What is the capital of France, and what is it known for?" --temperature 0
   $bin bench $model
   $bin inspect $model
 
   # an OpenAI-compatible server on http://127.0.0.1:8080/v1
   ./quickstart.sh serve
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
-       -d '{"model": "default", "messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 100, "temperature": 0}'
+       -d '{"model": "default", "messages": [{"role": "user", "content": "What is the capital of France, and what is it known for?"}], "max_tokens": 100, "temperature": 0}'
 NEXT
