@@ -180,7 +180,8 @@ TEST(Settings, HostileFilesEndInOneLine) {
        {deep, std::string("\xff\xfe\x00", 3), std::string("a = \"\x01\""),
         std::string("[cpu]\nthreads = 9223372036854775808"), std::string("\"\\n\" = 1"),
         std::string("sampling\xd2\x85op_p = 1"), std::string("[cpu]\nth\u00e9 = 1"),
-        std::string(100000, 'a'), "[" + std::string(100000, '.')}) {
+        std::string("cpu.threads =f\nia = 1"), std::string(100000, 'a'),
+        "[" + std::string(100000, '.')}) {
     const Status status = l.settings.load_toml(text, "h.toml");
     ASSERT_FALSE(status);
     EXPECT_LT(status.error().str().size(), 400u);

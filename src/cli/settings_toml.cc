@@ -26,6 +26,7 @@
 
 #include "cli/near_miss.h"
 #include "cli/settings.h"
+#include "core/names.h"
 
 namespace deepmint::cli {
 namespace {
@@ -103,7 +104,8 @@ Status Settings::load_toml(std::string_view text, const std::string& file_name) 
   const toml::parse_result parsed = toml::parse(text, file_name);
   if (!parsed) {
     const toml::parse_error& e = parsed.error();
-    return fail(ErrorCode::kInvalidFile, fmt::format("not valid TOML: {}", e.description()),
+    return fail(ErrorCode::kInvalidFile,
+                fmt::format("not valid TOML: {}", printable(e.description())),
                 fmt::format("{}:{}", file_name, e.source().begin.line));
   }
   return apply_table(*this, parsed.table(), "", file_name);
