@@ -38,8 +38,7 @@ class Scripted:
 
 @pytest.mark.parametrize("family", REPLIES)
 def test_a_call_and_its_answer(family, tmp_path):
-    if not SCRIPTED.exists():
-        pytest.skip("scripted_server is not built")
+    assert SCRIPTED.exists(), "scripted_server is not built"
     template = tmp_path / "chat.jinja"
     template.write_text(TEMPLATES[family][0], encoding="utf-8")
     messages = [{"role": "user", "content": "How is the weather in Zürich?"}]
