@@ -77,6 +77,10 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
     const uintptr_t end = m.end.load(std::memory_order_acquire);
     // The last page belongs to the mapping as a whole.
     if (end == 0 || at < m.begin.load(std::memory_order_relaxed) || at >= end + kPage) continue;
+    // Threads of one step may meet the hole together: the first one speaks and ends the process.
+    static std::atomic_flag spoken = ATOMIC_FLAG_INIT;
+    if (spoken.test_and_set())
+      for (;;) ::pause();
     (void)!::write(STDERR_FILENO, m.line.data(), m.line_bytes);
     ::_exit(1);
   }
