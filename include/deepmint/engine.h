@@ -48,6 +48,11 @@ struct GenerationRequest {
   std::vector<TokenId>
       stop_ids;  // generation ends after sampling one of these (it is reported as a token event)
   bool want_prompt_logits = false;  // on_prompt_logits for every prompt position (scoring)
+  // DeepSeek-V4.1 only: a bounded decoder tail. Only this many last rows of the prompt run the
+  // whole model, at least the window (128; 140 leaves room for drafts). The answer is then another
+  // one, but still of the request alone. Unset: the exact answer. Not together with
+  // want_prompt_logits.
+  std::optional<int32_t> tail_keep_tokens;
   RequestClass request_class = RequestClass::kInteractive;
   std::optional<std::chrono::steady_clock::time_point> deadline;
   std::string cache_salt;  // isolates cached prefixes between tenants

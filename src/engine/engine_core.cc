@@ -165,7 +165,16 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare(GenerationRequest request,
   s->seed = request.sampling.seed ? *request.sampling.seed : random_seed();
   s->tokens = std::move(request.tokens);
   s->tokens.reserve(static_cast<size_t>(s->limit));
-  if (!request.want_prompt_logits) s->tail = model_->exact_prompt_tail(prompt);
+  if (request.tail_keep_tokens) {
+    if (request.want_prompt_logits)
+      return bad_request("tail_keep_tokens",
+                         "expected the whole model for every token of a prompt whose "
+                         "log-probabilities are wanted, found a bounded decoder tail");
+    DEEPMINT_TRY(tail, model_->bounded_prompt_tail(prompt, *request.tail_keep_tokens));
+    s->tail = tail;
+  } else if (!request.want_prompt_logits) {
+    s->tail = model_->exact_prompt_tail(prompt);
+  }
   s->request = std::move(request);
   s->sink = std::move(sink);
   if (!scheduler_.can_ever_fit(s->positions_needed()))
@@ -186,6 +195,9 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare_saved(GenerationRequest re
                                                  .context_tokens = info_.context_tokens,
                                                  .parts = arena_.parts()}));
   const kvcache::SeqState& saved = view.state;
+  if (request.tail_keep_tokens)
+    return bad_request("tail_keep_tokens",
+                       "expected none for a saved sequence, found a bounded decoder tail");
   if (!request.sampling.seed) request.sampling.seed = saved.seed;
   DEEPMINT_TRY(s, prepare(std::move(request), std::move(sink)));
   if (s->prompt_tokens != saved.prompt_tokens ||
@@ -228,6 +240,11 @@ void EngineCore::add(std::unique_ptr<Sequence> sequence) {
 Result<std::vector<std::byte>> EngineCore::export_state(uint64_t id) const {
   for (const auto& s : scheduler_.running()) {
     if (s->control->id != id) continue;
+    // Its rings belong to this request's own approximation, which the saved form does not name.
+    if (s->request.tail_keep_tokens)
+      return fail(ErrorCode::kUnsupported,
+                  "expected a request without a bounded decoder tail, found one",
+                  fmt::format("request {}", id));
     kvcache::SeqState state;
     state.model_fingerprint = model_->info().fingerprint;
     state.tokens = s->tokens;

@@ -669,6 +669,16 @@ TEST(EngineCore, SavedAfterAnyStepAndResumedElsewhere) {
   expect_answer(original, whole, "goes on after being saved");
 }
 
+TEST(EngineCore, ABoundedTailNeedsAModelThatHasOne) {
+  Driver d(fake(), config());
+  GenerationRequest r = simple(20, 3);
+  r.tail_keep_tokens = 140;
+  const auto refused = d.core->prepare(r, std::make_shared<testing::CollectingSink>());
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.error().where, "tail_keep_tokens");
+}
+
 TEST(EngineCore, ResumeNeedsTheSameRequest) {
   Driver d(fake(), config());
   const GenerationRequest r = simple(20, 30);
@@ -687,6 +697,7 @@ TEST(EngineCore, ResumeNeedsTheSameRequest) {
   EXPECT_EQ(refusal([](auto& q, auto&) { q.sampling.seed = 6; }), "seed");
   EXPECT_EQ(refusal([](auto& q, auto&) { q.choice = 1; }), "seed");
   EXPECT_EQ(refusal([](auto& q, auto&) { q.max_tokens = 3; }), "max_tokens");
+  EXPECT_EQ(refusal([](auto& q, auto&) { q.tail_keep_tokens = 140; }), "tail_keep_tokens");
   EXPECT_EQ(refusal([](auto&, auto& bytes) { bytes[100] ^= std::byte{1}; }).substr(0, 14),
             "sequence state");
   EXPECT_EQ(refusal([](auto&, auto& bytes) { bytes.clear(); }).substr(0, 14), "sequence state");

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <map>
+#include <stdexcept>
 
 #include "engine/load.h"
 #include "engine/local_engine.h"
@@ -86,6 +87,72 @@ TEST_F(LoadV41, TheDecoderTailThatIsLeftOutNeverShows) {
       EXPECT_EQ(tokens[0], tokens[1]);
       EXPECT_EQ(logprobs[0], logprobs[1]);
     }
+}
+
+// A run of a request with a bounded tail: its tokens with their log-probabilities, and how many
+// rows the last layer saw.
+struct TailRun {
+  std::vector<TokenId> ids;
+  std::vector<float> logprobs;
+  size_t last_layer_rows = 0;
+};
+
+TEST_F(LoadV41, ABoundedTailDependsOnTheRequestAlone) {
+  auto loaded = load_model(folder_, {.threads = 2});
+  ASSERT_TRUE(loaded) << loaded.error().str();
+  // Beside it runs another request, with the exact tail, or nothing.
+  const auto run = [&](int32_t step_tokens, std::optional<int32_t> keep, bool company) {
+    CountingTap tap;
+    EngineConfig config;
+    config.max_running = 2;
+    config.step_tokens = step_tokens;
+    auto engine = LocalEngine::create(*loaded, config, Clock::steady(), {.tap = &tap});
+    if (!engine) throw std::runtime_error(engine.error().str());
+    GenerationRequest request = request_of(100, false);
+    request.tail_keep_tokens = keep;
+    const auto sink = std::make_shared<testing::CollectingSink>(),
+               other = std::make_shared<testing::CollectingSink>();
+    if (company) {
+      EXPECT_TRUE((*engine)->submit(request_of(77, false), other));
+    }
+    EXPECT_TRUE((*engine)->submit(std::move(request), sink));
+    sink->wait();
+    if (company) other->wait();
+    (*engine)->drain(std::chrono::milliseconds(0));
+    TailRun result{.ids = sink->ids(), .logprobs = {}, .last_layer_rows = tap.rows(8)};
+    for (const auto& token : sink->tokens()) result.logprobs.push_back(token.logprob);
+    return result;
+  };
+  const TailRun exact = run(512, {}, false), bounded = run(512, 20, false);
+  EXPECT_EQ(bounded.last_layer_rows, 20u + 23u);
+  EXPECT_EQ(bounded.ids.size(), 24u);
+  EXPECT_NE(bounded.logprobs, exact.logprobs);
+  for (const bool company : {false, true})
+    for (const int32_t step_tokens : {512, 13, 2}) {
+      const TailRun again = run(step_tokens, 20, company);
+      EXPECT_EQ(again.ids, bounded.ids) << step_tokens;
+      EXPECT_EQ(again.logprobs, bounded.logprobs) << step_tokens;
+    }
+  // As many rows as the exact tail has, or more than the prompt has: the exact answer.
+  for (const int32_t keep : {46, 1000}) EXPECT_EQ(run(512, keep, false).logprobs, exact.logprobs);
+}
+
+TEST_F(LoadV41, ABoundedTailThatCannotBeIsRefused) {
+  auto loaded = load_model(folder_, {.threads = 1});
+  ASSERT_TRUE(loaded) << loaded.error().str();
+  auto engine = LocalEngine::create(*loaded, {}, Clock::steady());
+  ASSERT_TRUE(engine) << engine.error().str();
+  const auto refusal_of = [&](int32_t keep, bool prompt_logits) {
+    GenerationRequest request = request_of(100, prompt_logits);
+    request.tail_keep_tokens = keep;
+    const auto ticket =
+        (*engine)->submit(std::move(request), std::make_shared<testing::CollectingSink>());
+    return ticket ? "taken" : ticket.error().str();
+  };
+  EXPECT_EQ(refusal_of(15, false), "tail_keep_tokens: expected at least the window, 16, found 15");
+  EXPECT_THAT(refusal_of(-1, false), HasSubstr("found -1"));
+  EXPECT_THAT(refusal_of(20, true), HasSubstr("log-probabilities are wanted, found a bounded"));
+  EXPECT_EQ(refusal_of(16, false), "taken");
 }
 
 TEST_F(LoadV41, StatesMemoryBeforeItIsTaken) {

@@ -130,6 +130,16 @@ class Model {
   virtual PromptTail exact_prompt_tail(int32_t prompt_tokens) const {
     return (void)prompt_tokens, PromptTail{};
   }
+  // The same for a tail of `keep_tokens` rows, which approximates: a choice of the request, never
+  // of the caller. Errors: kUnsupported (a model in which every row runs every layer),
+  // kInvalidArgument (too few rows).
+  virtual Result<PromptTail> bounded_prompt_tail(int32_t prompt_tokens, int32_t keep_tokens) const {
+    (void)prompt_tokens, (void)keep_tokens;
+    return fail(ErrorCode::kUnsupported,
+                "expected none: every token of a prompt runs the whole of this model, " +
+                    info().architecture,
+                "tail_keep_tokens");
+  }
 
   // Hints that these ids will come up soon, so that rows on disk can be fetched. Never blocks.
   virtual void prefetch(std::span<const TokenId> ids) { (void)ids; }

@@ -33,6 +33,19 @@ Model::PromptTail V41Model::exact_prompt_tail(int32_t prompt_tokens) const {
   return {.first_full = tail->first_kept, .layer_end = tail->layer_end};
 }
 
+Result<Model::PromptTail> V41Model::bounded_prompt_tail(int32_t prompt_tokens,
+                                                        int32_t keep_tokens) const {
+  auto tail =
+      plan_tail(config_, {.mode = TailMode::kBounded, .keep_tokens = keep_tokens}, prompt_tokens);
+  if (!tail) {
+    Error error = std::move(tail).error();
+    error.where = "tail_keep_tokens";
+    return tl::unexpected<Error>(std::move(error));
+  }
+  if (tail->first_kept == 0) return PromptTail{};
+  return PromptTail{.first_full = tail->first_kept, .layer_end = tail->layer_end};
+}
+
 Status V41Model::check(const StepInput& input, size_t n_logits) {
   const auto bad = [](size_t row, std::string message) {
     return fail(ErrorCode::kInvalidArgument, std::move(message), fmt::format("row {}", row));

@@ -66,6 +66,7 @@ class V41Model : public Model {
   const MemoryPlan& memory_plan() const { return plan_; }
 
   PromptTail exact_prompt_tail(int32_t prompt_tokens) const override;
+  Result<PromptTail> bounded_prompt_tail(int32_t prompt_tokens, int32_t keep_tokens) const override;
   // Engram rows of `ids`, read as consecutive text, are announced to the hints; rows of the first
   // ids, whose n-grams begin before them, are not.
   void prefetch(std::span<const TokenId> ids) override;
