@@ -31,12 +31,15 @@ class Synth : public Command {
     o.group("Checkpoint");
     o.text("--preset", preset_, "NAME", "tiny, bench or official");
     o.text("--seed", seed_, "N", "other weights of the same shapes; 0 = the preset's own");
+    o.text("--vocab", vocab_, "N",
+           "of tiny or bench: the vocabulary; 129280 fits the official tokenizer");
     o.flag("--sparse", sparse_, "of official: write little, leave the rest as holes");
   }
   Status run(const Config&, const Settings&) override;
 
  private:
   std::string folder_, preset_ = "tiny", seed_ = "0";
+  std::optional<std::string> vocab_;
   bool sparse_ = false;
 };
 
@@ -58,9 +61,22 @@ Status Synth::run(const Config&, const Settings&) {
   options.sparse = sparse_;
   if (auto ok = assign(options.seed, ConfigValue::from_text(seed_), Shape{}); !ok)
     return tl::unexpected(std::move(ok).error().at("--seed"));
+  v41::Config config = v41::synth_config(preset);
+  if (vocab_) {
+    if (options.official_files)
+      return fail(ErrorCode::kInvalidArgument, "--vocab goes with --preset tiny or bench",
+                  "deepmint synth");
+    // The start and end tokens and the Engram padding are among the first ids.
+    int64_t vocab = 0;
+    if (auto ok = assign(vocab, ConfigValue::from_text(*vocab_),
+                         Shape{.limits = {.min = 16, .max = 1 << 20}});
+        !ok)
+      return tl::unexpected(std::move(ok).error().at("--vocab"));
+    v41::set_vocab(config, vocab);
+  }
   Progress progress("writing " + preset_);
   options.progress = [&](double fraction) { progress.update(fraction); };
-  const Status written = v41::synthesize(v41::synth_config(preset), folder_, options);
+  const Status written = v41::synthesize(config, folder_, options);
   progress.clear();
   return written;
 }

@@ -98,6 +98,14 @@ def test_another_seed_is_another_checkpoint_of_the_same_shapes(checkpoint, tmp_p
     assert tensors[0] == tensors[1]
 
 
+def test_another_vocabulary_for_another_tokenizer(tmp_path):
+    good("synth", "--preset", "tiny", "--vocab", "129280", tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["text_config"]["vocab_size"] == 129280
+    out = good("run", tmp_path, "--ids", "0,129279,7", "--temperature", "0", "--max-tokens", "3")
+    assert all(0 <= int(token) < 129280 for token in out.split())
+    bad("run", tmp_path, "--ids", "129264", says=["image token 129264"])
+
+
 def test_the_flat_configuration_works_too(checkpoint, tmp_path):
     nested = json.loads((checkpoint / "config.json").read_text())
     names = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads", "qk_rope_head_dim": "rope_head_dim",
@@ -132,6 +140,8 @@ def test_wrong_use_is_one_clear_line(checkpoint, tmp_path):
     bad("synth", "--preset", "small", tmp_path / "x", says=["--preset", "tiny, bench or official", '"small"'])
     bad("synth", "--sparse", tmp_path / "x", says=["--sparse"])
     bad("synth", "--seed", "-1", tmp_path / "x", says=["--seed"])
+    bad("synth", "--vocab", "15", tmp_path / "x", says=["--vocab", "16", "15"])
+    bad("synth", "--preset", "official", "--vocab", "1000", tmp_path / "x", says=["--vocab", "tiny or bench"])
     bad("run", checkpoint, "-p", "hello", says=["tokenizer", "--ids"])
     bad("chat", checkpoint, says=["tokenizer"])
     served = run("serve", checkpoint, env={"DEEPMINT_LOG_LEVEL": "error"})

@@ -319,6 +319,14 @@ Config synth_config(SynthPreset preset) {
   return c;
 }
 
+void set_vocab(Config& config, int64_t vocab) {
+  const Config official = synth_config(SynthPreset::kOfficial);
+  config.vocab = vocab;
+  const bool same = vocab == official.vocab;
+  config.image_token = same ? official.image_token : -1;
+  config.noise_token = same ? official.noise_token : -1;
+}
+
 namespace {
 
 std::string shard_header(std::span<const SynthTensor* const> tensors) {

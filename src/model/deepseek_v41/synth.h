@@ -20,6 +20,10 @@ enum class SynthPreset : uint8_t { kTiny, kBench, kOfficial };
 // The configuration of a preset (also what config.json will say).
 Config synth_config(SynthPreset preset);
 
+// Another vocabulary for the same model. With the official one, 129,280, the image and noise tokens
+// are the official ones too, so that a tokenizer.json put beside the weights fits.
+void set_vocab(Config& config, int64_t vocab);
+
 struct SynthOptions {
   uint64_t seed = 0;            // 0 = the preset's own weights; any other seed gives other weights
   bool official_files = false;  // the official 48 shards, with vision and draft tensors

@@ -65,6 +65,24 @@ TEST_F(Official, HasTheTensorsAndBytesOfTheRealCheckpoint) {
   EXPECT_TRUE(files[47].contains("layers.14.engram.wkv.scale"));
 }
 
+TEST(Vocabulary, OfTheOfficialTokenizerComesWithItsSpecialIds) {
+  Config c = synth_config(SynthPreset::kTiny);
+  set_vocab(c, 129280);
+  EXPECT_EQ(c.vocab, 129280);
+  EXPECT_EQ(c.image_token, 129264);
+  EXPECT_EQ(c.noise_token, 128799);
+  set_vocab(c, 1000);
+  EXPECT_EQ(c.image_token, -1);
+  const auto rows_of = [](const std::vector<SynthTensor>& tensors, std::string_view name) {
+    for (const SynthTensor& t : tensors)
+      if (t.name == name) return t.shape.front();
+    return int64_t{-1};
+  };
+  const std::vector<SynthTensor> tensors = synth_tensors(c, {});
+  EXPECT_EQ(rows_of(tensors, "embed.weight"), 1000);
+  EXPECT_EQ(rows_of(tensors, "head.weight"), 1000);
+}
+
 TEST_F(Official, SparseFilesHoldOneSetOfExpertsAndTheSmallTensors) {
   uint64_t real = 0;
   int experts = 0;
