@@ -1,0 +1,241 @@
+#include "grammar/matcher.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/check.h"
+#include "grammar/earley.h"
+#include "grammar/lexer.h"
+
+namespace deepmint::grammar {
+
+namespace {
+constexpr size_t kMaxForced = 4096;
+}
+
+struct Matcher::Impl {
+  explicit Impl(std::shared_ptr<const Compiled> c)
+      : compiled(std::move(c)), lexer(compiled->lexer()) {
+    const auto held = lexer.lock();
+    parser.emplace(compiled->grammar(), lexer);
+  }
+  Impl(const Impl&) = default;
+
+  // Runs `work` with the lexer locked and its states current; `work` leaves the parser where it was
+  // when it looks at limits only. When the automaton overflows inside, it is emptied and the work
+  // is done once more from there, so that what others left in it cannot matter.
+  template <class Work>
+  void run(Work&& work) {
+    if (!status) return;
+    const auto held = lexer.lock();
+    const Parser::Frame base = parser->here();
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      if (parser->here().epoch != lexer.epoch()) parser->find_states_again(text);
+      if (!lexer.exhausted()) work();
+      if (parser->exhausted()) {
+        status = fail(ErrorCode::kTooLarge,
+                      "the grammar is too ambiguous here: a parser limit was passed");
+        return;
+      }
+      if (!lexer.exhausted()) return;
+      if (attempt == 0) {
+        parser->go_back(base);
+        lexer.reset();
+      }
+    }
+    status = fail(ErrorCode::kTooLarge, "the grammar needs a larger automaton than the limit");
+  }
+
+  void walk_mask(std::span<uint32_t> bits);
+  bool push_token(TokenId token);
+
+  std::shared_ptr<const Compiled> compiled;
+  Lexer& lexer;
+  std::optional<Parser> parser;
+  std::string text;  // bytes of the accepted tokens
+  struct Before {
+    Parser::Frame frame;
+    bool stop = false;  // the token was a stop id
+  };
+  std::vector<Before> history;  // one per accepted token
+  bool stopped = false;
+  Status status;
+};
+
+Matcher::Matcher(std::shared_ptr<const Compiled> compiled)
+    : impl_(std::make_unique<Impl>(std::move(compiled))) {}
+Matcher::Matcher(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Matcher::Matcher(Matcher&&) noexcept = default;
+Matcher& Matcher::operator=(Matcher&&) noexcept = default;
+Matcher::~Matcher() = default;
+
+void Matcher::Impl::walk_mask(std::span<uint32_t> bits) {
+  const Vocabulary& vocabulary = compiled->vocabulary();
+  const Trie& trie = vocabulary.trie();
+  std::vector<Parser::Frame> frames(trie.max_depth + 1);
+  parser->begin_lookahead();
+  frames[0] = parser->here();
+  for (size_t at = 0; at < trie.nodes.size() && !parser->exhausted() && !lexer.exhausted();) {
+    const Trie::Node& node = trie.nodes[at];
+    parser->go_back(frames[node.depth - 1u]);
+    if (!parser->push(node.byte)) {
+      at += node.skip;
+      continue;
+    }
+    frames[node.depth] = parser->here();
+    for (TokenId id = node.token; id >= 0; id = vocabulary.same(id))
+      bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+    ++at;
+  }
+  parser->end_lookahead();
+}
+
+bool Matcher::mask(std::span<uint32_t> bits) {
+  Impl& m = *impl_;
+  const Vocabulary& vocabulary = m.compiled->vocabulary();
+  DEEPMINT_CHECK(bits.size() >= vocabulary.mask_words());
+  std::fill(bits.begin(), bits.end(), 0);
+  if (m.stopped) return false;
+  m.run([&] {
+    std::fill(bits.begin(), bits.end(), 0);
+    m.walk_mask(bits);
+    for (const uint32_t token : m.parser->next_tokens()) {
+      const TokenId id = m.compiled->grammar().tokens[token];
+      bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+    }
+    if (m.parser->complete())
+      for (const TokenId id : vocabulary.stop_ids())
+        bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+  });
+  size_t allowed = 0;
+  for (const uint32_t word : bits) allowed += static_cast<size_t>(std::popcount(word));
+  if (m.status && allowed == 0)
+    m.status = fail(ErrorCode::kInvalidArgument,
+                    m.parser->complete()
+                        ? "the text is complete, and the vocabulary has no stop token"
+                        : "no token of the vocabulary continues the text as the grammar demands");
+  if (!m.status) std::fill(bits.begin(), bits.end(), 0);
+  return m.status && allowed == vocabulary.width();
+}
+
+// Moves the parser; on false it may be anywhere.
+bool Matcher::Impl::push_token(TokenId token) {
+  const auto& tokens = compiled->grammar().tokens;
+  if (const auto it = std::find(tokens.begin(), tokens.end(), token); it != tokens.end())
+    return parser->push_token(static_cast<uint32_t>(it - tokens.begin()));
+  const std::string_view bytes = compiled->vocabulary().bytes(token);
+  if (bytes.empty()) return false;
+  for (const char byte : bytes)
+    if (!parser->push(static_cast<uint8_t>(byte))) return false;
+  return true;
+}
+
+bool Matcher::accept(TokenId token) {
+  Impl& m = *impl_;
+  if (m.stopped || !m.status) return false;
+  if (m.compiled->vocabulary().is_stop(token)) {
+    if (!may_stop()) return false;
+    m.history.push_back({m.parser->here(), true});
+    m.stopped = true;
+    return true;
+  }
+  bool ok = false;
+  Parser::Frame base;
+  m.run([&] {
+    base = m.parser->here();
+    ok = m.push_token(token);
+    if (!ok) m.parser->go_back(base);
+  });
+  if (!ok || !m.status) return false;
+  m.parser->settle(base);
+  m.history.push_back({base, false});
+  m.text += m.compiled->vocabulary().bytes(token);
+  return true;
+}
+
+bool Matcher::allowed(TokenId token) {
+  if (!accept(token)) return false;
+  rollback(1);
+  return true;
+}
+
+void Matcher::rollback(size_t n) {
+  Impl& m = *impl_;
+  DEEPMINT_CHECK(n <= m.history.size());
+  if (n == 0) return;
+  const Impl::Before& before = m.history[m.history.size() - n];
+  m.parser->go_back(before.frame);
+  m.text.resize(before.frame.position);
+  m.history.resize(m.history.size() - n);
+  m.stopped = false;
+}
+
+size_t Matcher::accepted() const { return impl_->history.size(); }
+
+Matcher Matcher::fork() const { return Matcher(std::make_unique<Impl>(*impl_)); }
+
+bool Matcher::may_stop() const { return !impl_->stopped && impl_->parser->complete(); }
+bool Matcher::stopped() const { return impl_->stopped; }
+bool Matcher::may_continue() const {
+  return !impl_->stopped &&
+         (impl_->parser->can_take_bytes() || !impl_->parser->next_tokens().empty());
+}
+
+ByteSet Matcher::next_bytes() {
+  ByteSet out;
+  if (impl_->stopped) return out;
+  impl_->run([&] {
+    out = {};
+    for (unsigned b = 0; b < 256; ++b)
+      if (impl_->parser->takes_byte(static_cast<uint8_t>(b))) out.add(b);
+  });
+  return out;
+}
+
+std::string Matcher::forced() {
+  Impl& m = *impl_;
+  std::string out;
+  if (m.stopped) return out;
+  m.run([&] {
+    out.clear();
+    Parser& parser = *m.parser;
+    parser.begin_lookahead();
+    while (out.size() < kMaxForced && !parser.complete() && parser.next_tokens().empty()) {
+      int only = -1;
+      for (int b = 0; b < 256; ++b) {
+        if (!parser.takes_byte(static_cast<uint8_t>(b))) continue;
+        if (only >= 0) {
+          only = -1;
+          break;
+        }
+        only = b;
+      }
+      if (only < 0 || !parser.push(static_cast<uint8_t>(only))) break;
+      out += static_cast<char>(only);
+    }
+    parser.end_lookahead();
+  });
+  return out;
+}
+
+Matcher::Viable Matcher::accepts_bytes(std::string_view bytes) {
+  Impl& m = *impl_;
+  Viable out;
+  if (m.stopped) return out;
+  m.run([&] {
+    out = {};
+    Parser& parser = *m.parser;
+    parser.begin_lookahead();
+    for (const char byte : bytes) {
+      if (!parser.push(static_cast<uint8_t>(byte))) break;
+      ++out.bytes;
+    }
+    out.complete = out.bytes == bytes.size() && parser.complete();
+    parser.end_lookahead();
+  });
+  return out;
+}
+
+const Status& Matcher::status() const { return impl_->status; }
+
+}  // namespace deepmint::grammar

@@ -1,0 +1,231 @@
+#include "grammar/matcher.h"
+
+#include <gtest/gtest.h>
+
+#include "grammar/lexer.h"
+#include "grammar/testing_oracle.h"
+
+namespace deepmint::grammar {
+namespace {
+
+using testing::TreeGrammar;
+
+constexpr TokenId kStop = 1;
+
+// Every byte of the alphabet and all texts over it up to three bytes, some twice, and specials.
+std::shared_ptr<const Vocabulary> small_vocabulary(std::string_view alphabet = "abc") {
+  std::vector<std::string> bytes{"", "", ""};
+  std::vector<std::string> level{""};
+  for (int length = 1; length <= 3; ++length) {
+    std::vector<std::string> next;
+    for (const std::string& text : level)
+      for (const char c : alphabet) next.push_back(text + c);
+    bytes.insert(bytes.end(), next.begin(), next.end());
+    level = next;
+  }
+  bytes.push_back("ab");
+  bytes.push_back("ab");
+  const size_t width = bytes.size() + 5;
+  return Vocabulary::make(bytes, width, {kStop}).value();
+}
+
+std::vector<uint32_t> mask_of(Matcher& m, const Vocabulary& v) {
+  std::vector<uint32_t> bits(v.mask_words());
+  m.mask(bits);
+  return bits;
+}
+bool has(const std::vector<uint32_t>& bits, TokenId id) {
+  return (bits[static_cast<size_t>(id) / 32] >> (id % 32)) & 1;
+}
+
+TEST(Matcher, MasksMembershipAndPrefixesMatchTheOracle) {
+  const auto vocabulary = small_vocabulary();
+  int compiled_ones = 0;
+  for (uint64_t seed = 1; seed <= 600; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 rng(seed);
+    const TreeGrammar tree = testing::random_grammar(rng);
+    auto grammar = tree.build();
+    ASSERT_EQ(grammar.has_value(), tree.productive()[0] != 0);
+    if (!grammar) continue;
+    ++compiled_ones;
+    const auto compiled = Compiled::make(std::move(*grammar), vocabulary).value();
+    for (int i = 0; i < 12; ++i) {
+      const std::string text = testing::random_text(rng, 8);
+      Matcher m(compiled);
+      const auto viable = m.accepts_bytes(text);
+      for (size_t n = 0; n <= text.size(); ++n) {
+        const auto answer = tree.ask(std::string_view(text).substr(0, n));
+        ASSERT_EQ(viable.bytes >= n, answer.prefix) << text.substr(0, n);
+        ASSERT_EQ(m.accepts_bytes(std::string_view(text).substr(0, n)).complete, answer.member)
+            << text.substr(0, n);
+      }
+    }
+    // A random walk: the mask at each place against the oracle, for every token.
+    Matcher m(compiled);
+    std::string text;
+    for (int step = 0; step < 4 && !m.stopped(); ++step) {
+      const auto bits = mask_of(m, *vocabulary);
+      ASSERT_TRUE(m.status()) << m.status().error().str();
+      std::vector<TokenId> allowed;
+      for (TokenId id = 0; id < static_cast<TokenId>(vocabulary->width()); ++id) {
+        const std::string token(vocabulary->bytes(id));
+        const bool expected =
+            id == kStop ? tree.ask(text).member : !token.empty() && tree.ask(text + token).prefix;
+        ASSERT_EQ(has(bits, id), expected) << text << " + " << token << " (" << id << ")";
+        ASSERT_EQ(m.allowed(id), expected);
+        if (expected) allowed.push_back(id);
+      }
+      ASSERT_FALSE(allowed.empty());
+      const TokenId next = allowed[rng() % allowed.size()];
+      ASSERT_TRUE(m.accept(next));
+      text += vocabulary->bytes(next);
+    }
+  }
+  EXPECT_GT(compiled_ones, 300);
+}
+
+TEST(Matcher, AnySplitIntoTokensAndAnyHistoryGiveTheSameMask) {
+  const auto vocabulary = small_vocabulary();
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 rng(seed * 977);
+    auto grammar = testing::random_grammar(rng).build();
+    if (!grammar) continue;
+    const auto compiled = Compiled::make(std::move(*grammar), vocabulary).value();
+    // Walk with detours: tokens taken back, forks, questions between.
+    Matcher m(compiled);
+    std::string text;
+    std::vector<size_t> lengths;
+    for (int step = 0; step < 30; ++step) {
+      if (rng() % 3 == 0 && !lengths.empty()) {
+        const size_t n = 1 + rng() % lengths.size();
+        m.rollback(n);
+        lengths.resize(lengths.size() - n);
+        text.resize(lengths.empty() ? 0 : lengths.back());
+      } else {
+        const auto id = static_cast<TokenId>(rng() % vocabulary->width());
+        if (m.accept(id)) {
+          text += vocabulary->bytes(id);
+          lengths.push_back(text.size());
+        }
+      }
+      if (rng() % 4 == 0) m = m.fork();
+      if (rng() % 3 == 0) m.forced();
+      if (m.stopped()) {
+        m.rollback(1);
+        lengths.pop_back();
+      }
+    }
+    ASSERT_EQ(m.accepted(), lengths.size());
+    const auto expected = mask_of(m, *vocabulary);
+    Matcher bytewise(compiled);
+    for (const char c : text) ASSERT_TRUE(bytewise.accept(3 + (c - 'a')));
+    ASSERT_EQ(mask_of(bytewise, *vocabulary), expected) << text;
+    ASSERT_EQ(bytewise.may_stop(), m.may_stop());
+    ASSERT_EQ(bytewise.forced(), m.forced());
+    // A grammar compiled afresh, whose automaton holds nothing yet.
+    std::mt19937_64 again(seed * 977);
+    const auto fresh =
+        Compiled::make(testing::random_grammar(again).build().value(), vocabulary).value();
+    Matcher cold(fresh);
+    for (const char c : text) ASSERT_TRUE(cold.accept(3 + (c - 'a')));
+    ASSERT_EQ(mask_of(cold, *vocabulary), expected) << text;
+  }
+}
+
+std::shared_ptr<const Compiled> compile_tree(GrammarBuilder& g, std::string_view alphabet = "abc") {
+  return Compiled::make(g.build().value(), small_vocabulary(alphabet)).value();
+}
+
+TEST(Matcher, RepetitionsCountExactly) {
+  for (const uint32_t min : {0u, 1u, 2u, 3u, 7u})
+    for (const uint32_t more : {0u, 1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 13u, 1000u}) {
+      GrammarBuilder g;
+      const Symbol item = g.nonterminal("item");
+      g.add(item, {g.literal("a")});
+      g.set_start(g.repeat(item, min, more == 1000 ? kUnbounded : min + more));
+      const auto compiled = compile_tree(g);
+      Matcher m(compiled);
+      for (size_t n = 0; n < 30; ++n)
+        ASSERT_EQ(m.accepts_bytes(std::string(n, 'a')).complete,
+                  n >= min && (more == 1000 || n <= min + more))
+            << min << "+" << more << ": " << n;
+    }
+}
+
+TEST(Matcher, SpecialTokensComeByReferenceOnly) {
+  GrammarBuilder g;
+  g.set_start(g.sequence({g.literal("a"), g.token(2), g.literal("b")}));
+  const auto compiled = compile_tree(g);
+  Matcher m(compiled);
+  EXPECT_FALSE(m.accept(2));
+  ASSERT_TRUE(m.accept(3));  // a
+  EXPECT_EQ(m.accepts_bytes("b").bytes, 0u);
+  const auto bits = mask_of(m, compiled->vocabulary());
+  for (TokenId id = 0; id < static_cast<TokenId>(compiled->vocabulary().width()); ++id)
+    EXPECT_EQ(has(bits, id), id == 2);
+  ASSERT_TRUE(m.accept(2));
+  EXPECT_EQ(m.forced(), "b");
+  ASSERT_TRUE(m.accept(4));  // b
+  EXPECT_TRUE(m.may_stop());
+  EXPECT_TRUE(m.accept(kStop));
+  EXPECT_TRUE(m.stopped());
+  m.rollback(3);
+  EXPECT_TRUE(m.accept(2));
+}
+
+TEST(Matcher, AVocabularyThatCannotSpellTheTextIsAnError) {
+  GrammarBuilder g;
+  g.set_start(g.literal("abz"));
+  const auto compiled = compile_tree(g);
+  Matcher m(compiled);
+  ASSERT_TRUE(m.accept(3));
+  ASSERT_TRUE(m.accept(4));
+  std::vector<uint32_t> bits(compiled->vocabulary().mask_words());
+  m.mask(bits);
+  ASSERT_FALSE(m.status());
+  EXPECT_NE(m.status().error().message.find("no token"), std::string::npos);
+}
+
+TEST(Matcher, AnEmptyLanguageAndAnUndefinedRuleAreErrors) {
+  GrammarBuilder empty;
+  const Symbol loop = empty.nonterminal("loop");
+  empty.add(loop, {empty.literal("a"), loop});
+  empty.set_start(loop);
+  EXPECT_NE(empty.build().error().message.find("empty"), std::string::npos);
+  GrammarBuilder undefined;
+  undefined.set_start(undefined.nonterminal("missing"));
+  EXPECT_NE(undefined.build().error().message.find("\"missing\""), std::string::npos);
+  GrammarBuilder none;
+  EXPECT_NE(none.build().error().message.find("start"), std::string::npos);
+}
+
+TEST(Matcher, AnOverfullAutomatonIsThrownAwayWithoutATrace) {
+  // (a|b)*a(a|b){12}: thousands of states; the lexer may keep a few.
+  GrammarBuilder g;
+  RegexSet& r = g.regexes();
+  const RegexId ab = r.bytes(ByteSet::range('a', 'b'));
+  g.set_start(g.terminal(r.concat(r.concat(r.star(ab), r.literal("a")), r.repeat(ab, 12, 12))));
+  const auto compiled = compile_tree(g, "ab");
+  Matcher m(compiled), steady(compiled);
+  std::mt19937_64 rng(5);
+  for (int i = 0; i < 200; ++i) {
+    const auto id = static_cast<TokenId>(3 + rng() % 2);
+    ASSERT_TRUE(m.accept(id));
+    ASSERT_TRUE(steady.accept(id));
+    const auto expected = mask_of(steady, compiled->vocabulary());
+    {
+      const auto held = compiled->lexer().lock();
+      compiled->lexer().reset();
+    }
+    ASSERT_EQ(mask_of(m, compiled->vocabulary()), expected);
+    if (i % 7 == 0) {
+      m.rollback(i < 3 ? 1 : 3);
+      steady.rollback(i < 3 ? 1 : 3);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace deepmint::grammar

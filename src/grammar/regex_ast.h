@@ -1,0 +1,134 @@
+// Regular languages over bytes: a hash-consed arena of expressions with intersection, complement
+// and counted repetition, read by Brzozowski derivatives.
+//
+//   RegexSet set;
+//   RegexId word = set.repeat(set.bytes(ByteSet::range('a', 'z')), 1, 8);
+//   RegexId other = set.intersect(word, set.complement(set.literal("if")));
+//   set.nullable(set.derivative(set.derivative(other, 'i'), 'f'));  // false: "if" is taken out
+//
+// Ids are stable, and equal ids mean equal languages (the converse holds only as far as the
+// constructors simplify). a{0,10000} is one node. A set that would pass its limits stops growing:
+// from then on exhausted() is true and every constructor returns none(), so that a caller checks
+// once at the end (GrammarBuilder::build does). Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/hash.h"
+#include "grammar/byte_set.h"
+
+namespace deepmint::grammar {
+
+enum class RegexId : uint32_t {};
+
+struct CodePointRange {  // inclusive; surrogates inside are left out
+  uint32_t first = 0, last = 0;
+  friend bool operator==(const CodePointRange&, const CodePointRange&) = default;
+};
+
+inline constexpr uint32_t kUnbounded = 0xffffffffu;  // "no maximum" of a repetition
+
+class RegexSet {
+ public:
+  struct Limits {
+    size_t max_nodes = 1'000'000;  // expressions in the arena, derivatives included
+    size_t max_width = 20'000;     // alternatives of one derived expression
+  };
+  enum class Kind : uint8_t {
+    kNone,
+    kEpsilon,
+    kBytes,
+    kConcat,
+    kAlternate,
+    kIntersect,
+    kRepeat,
+    kComplement
+  };
+
+  RegexSet() : RegexSet(Limits()) {}
+  explicit RegexSet(const Limits& limits);
+
+  RegexId none() const { return RegexId{0}; }     // the empty language
+  RegexId epsilon() const { return RegexId{1}; }  // the empty string alone
+  RegexId any() const { return RegexId{2}; }      // every byte string
+  RegexId bytes(const ByteSet& set);              // one byte of the set
+  RegexId literal(std::string_view text);
+  RegexId code_points(std::span<const CodePointRange> ranges);  // one code point, UTF-8
+  RegexId any_code_point();                                     // one Unicode scalar value
+  RegexId concat(RegexId a, RegexId b);
+  RegexId concat(std::span<const RegexId> parts);
+  RegexId alternate(std::span<const RegexId> parts);
+  RegexId alternate(RegexId a, RegexId b);
+  RegexId star(RegexId a) { return repeat(a, 0, kUnbounded); }
+  RegexId optional(RegexId a) { return repeat(a, 0, 1); }
+  RegexId repeat(RegexId a, uint32_t min, uint32_t max);  // min <= max
+  RegexId intersect(RegexId a, RegexId b);
+  RegexId intersect(std::span<const RegexId> parts);
+  RegexId complement(RegexId a);       // over all byte strings
+  RegexId without_epsilon(RegexId a);  // the same language less the empty string
+
+  bool nullable(RegexId a) const { return node(a).nullable; }  // holds the empty string
+  RegexId derivative(RegexId a, uint8_t byte);                 // { w : byte w is in a }
+  bool matches(RegexId a, std::string_view text);              // whole text
+
+  // Whether the language is empty. Exact, by looking for an accepted string along derivatives where
+  // intersections or complements leave it open; exhausted() becomes true when that takes too long.
+  bool empty(RegexId a);
+
+  Kind kind(RegexId a) const { return node(a).kind; }
+  Hash128 hash(RegexId a) const { return node(a).hash; }  // structural: equal in every set
+
+  // Bytes that no expression reachable from `roots` tells apart share a class. Returns the number
+  // of classes; derivatives never split one.
+  int byte_classes(std::span<const RegexId> roots, std::array<uint8_t, 256>& class_of) const;
+
+  bool exhausted() const { return exhausted_; }
+  void set_limits(const Limits& limits) { limits_ = limits; }
+  size_t size() const { return nodes_.size(); }
+  size_t memory_bytes() const;
+
+  // Forgets every expression made since a mark, and the exhaustion; ids from before stay good.
+  struct Mark {
+    size_t nodes, kids, sets;
+  };
+  Mark mark() const { return {nodes_.size(), kids_.size(), sets_.size()}; }
+  void reset_to(const Mark& mark);
+
+  // Number of expressions of the smallest set that holds `a`, at most `limit`.
+  size_t weight(RegexId a, size_t limit) const;
+
+ private:
+  struct Node {
+    Kind kind = Kind::kNone;
+    bool nullable = false;
+    bool hard = false;  // an intersection or complement inside: may be empty without being none()
+    uint32_t a = 0, b = 0;  // kConcat: head, tail. kRepeat: body. kComplement: body. kBytes: set.
+                            // Lists: begin, count
+    uint32_t min = 0, max = 0;
+    Hash128 hash = {};
+  };
+  const Node& node(RegexId a) const { return nodes_[static_cast<uint32_t>(a)]; }
+  std::span<const RegexId> kids(const Node& n) const { return {kids_.data() + n.a, n.b}; }
+  RegexId add(Node n, std::span<const RegexId> list = {});
+  RegexId alternate_at(std::vector<RegexId> parts, int depth);
+  RegexId derive(RegexId a, uint8_t byte);
+  RegexId code_points_of(std::vector<CodePointRange> ranges);
+
+  std::vector<Node> nodes_;
+  std::vector<RegexId> kids_;
+  std::vector<ByteSet> sets_;
+  struct HashOf {
+    size_t operator()(const Hash128& h) const { return h.low ^ (h.high * 0x9e3779b97f4a7c15u); }
+  };
+  std::unordered_map<Hash128, uint32_t, HashOf> index_;
+  std::unordered_map<uint64_t, RegexId> derivatives_;  // (id << 8 | byte)
+  std::unordered_map<uint32_t, bool> empty_;           // of hard nodes
+  Limits limits_;
+  bool exhausted_ = false;
+};
+
+}  // namespace deepmint::grammar

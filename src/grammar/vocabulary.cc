@@ -1,0 +1,109 @@
+#include "grammar/vocabulary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace deepmint::grammar {
+
+namespace {
+
+// `order`: ids sorted by their bytes, one per distinct spelling.
+Trie build_trie(std::span<const std::string> bytes, std::span<const TokenId> order) {
+  Trie trie;
+  std::vector<uint32_t> path;  // nodes from the root to the last one
+  for (const TokenId id : order) {
+    const std::string& text = bytes[static_cast<size_t>(id)];
+    size_t shared = 0;
+    while (shared < path.size() && shared < text.size() &&
+           trie.nodes[path[shared]].byte == static_cast<uint8_t>(text[shared]))
+      ++shared;
+    for (size_t depth = shared; depth < path.size(); ++depth)
+      trie.nodes[path[depth]].skip = static_cast<uint32_t>(trie.nodes.size()) - path[depth];
+    path.resize(shared);
+    for (size_t depth = shared; depth < text.size(); ++depth) {
+      path.push_back(static_cast<uint32_t>(trie.nodes.size()));
+      Trie::Node node;
+      node.depth = static_cast<uint16_t>(depth + 1);
+      node.byte = static_cast<uint8_t>(text[depth]);
+      trie.nodes.push_back(node);
+    }
+    trie.nodes.back().token = id;
+    trie.max_depth = std::max(trie.max_depth, static_cast<uint32_t>(text.size()));
+  }
+  for (const uint32_t node : path)
+    trie.nodes[node].skip = static_cast<uint32_t>(trie.nodes.size()) - node;
+  return trie;
+}
+
+}  // namespace
+
+Vocabulary::Vocabulary() = default;
+Vocabulary::~Vocabulary() = default;
+
+Result<std::shared_ptr<const Vocabulary>> Vocabulary::make(std::vector<std::string> bytes_of_id,
+                                                           size_t width,
+                                                           std::vector<TokenId> stop_ids) {
+  if (width < bytes_of_id.size() || width > (size_t{1} << 30))
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("vocabulary: expected logits at least as wide as its {} tokens, found {}",
+                    bytes_of_id.size(), width));
+  for (const TokenId id : stop_ids)
+    if (id < 0 || static_cast<size_t>(id) >= width)
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("vocabulary: stop id {} is outside the logits' width {}", id, width));
+  auto out = std::shared_ptr<Vocabulary>(new Vocabulary());
+  out->bytes_ = std::move(bytes_of_id);
+  out->stop_ids_ = std::move(stop_ids);
+  std::sort(out->stop_ids_.begin(), out->stop_ids_.end());
+  out->width_ = width;
+  for (const TokenId id : out->stop_ids_)  // a stop id ends the text, whatever it spells
+    if (static_cast<size_t>(id) < out->bytes_.size()) out->bytes_[static_cast<size_t>(id)].clear();
+
+  std::string everything = fmt::format("{} {} ", width, fmt::join(out->stop_ids_, ","));
+  std::vector<TokenId> order;
+  for (size_t id = 0; id < out->bytes_.size(); ++id) {
+    const std::string& text = out->bytes_[id];
+    if (text.size() > 0xffff)
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("vocabulary: token {} is {} bytes long, the most is 65535", id, text.size()));
+    everything += fmt::format("{}:", text.size());
+    everything += text;
+    if (!text.empty()) order.push_back(static_cast<TokenId>(id));
+  }
+  if (order.empty()) return fail(ErrorCode::kInvalidArgument, "vocabulary: no token has bytes");
+  out->fingerprint_ = xxh3_128(as_byte_span(everything));
+  const auto& bytes = out->bytes_;
+  std::sort(order.begin(), order.end(), [&](TokenId x, TokenId y) {
+    const int c = bytes[static_cast<size_t>(x)].compare(bytes[static_cast<size_t>(y)]);
+    return c != 0 ? c < 0 : x < y;
+  });
+  out->same_.assign(bytes.size(), -1);
+  size_t kept = 0;
+  TokenId before = -1;
+  for (const TokenId id : order) {
+    if (before >= 0 && bytes[static_cast<size_t>(id)] == bytes[static_cast<size_t>(before)])
+      out->same_[static_cast<size_t>(before)] = id;
+    else
+      order[kept++] = id;
+    before = id;
+  }
+  order.resize(kept);
+  out->trie_ = build_trie(bytes, order);
+  return std::shared_ptr<const Vocabulary>(std::move(out));
+}
+
+std::string_view Vocabulary::bytes(TokenId id) const {
+  return id >= 0 && static_cast<size_t>(id) < bytes_.size()
+             ? std::string_view(bytes_[static_cast<size_t>(id)])
+             : std::string_view();
+}
+
+bool Vocabulary::is_stop(TokenId id) const {
+  return std::binary_search(stop_ids_.begin(), stop_ids_.end(), id);
+}
+
+}  // namespace deepmint::grammar

@@ -1,0 +1,67 @@
+// What the tokens of a model spell: the bytes of every id, and a flat trie over them.
+//
+//   Vocabulary::make(bytes_of_id, /*width=*/129280, /*stop_ids=*/{1});
+//
+// An id without bytes (special tokens, padding up to the width of the logits) is never matched by
+// text. Several ids may spell the same bytes. Immutable, shared by every grammar of a model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/hash.h"
+#include "deepmint/result.h"
+#include "deepmint/types.h"
+
+namespace deepmint::grammar {
+
+// Tokens as a trie in depth-first order: the children of a node follow it, and `skip` nodes on
+// from a node comes the first one that is not below it.
+struct Trie {
+  struct Node {
+    uint32_t skip = 1;   // nodes of the subtree, this one included
+    int32_t token = -1;  // first id that ends here, or -1; more of them through Trie::same
+    uint16_t depth = 1;  // bytes from the root
+    uint8_t byte = 0;
+  };
+  std::vector<Node> nodes;  // the root, which spells nothing, is not stored
+  uint32_t max_depth = 0;
+
+  size_t memory_bytes() const { return nodes.size() * sizeof(Node); }
+};
+
+class Vocabulary {
+ public:
+  // Errors: kInvalidArgument when the width is below the number of ids or no id has bytes, a stop
+  // id is outside the width, or a token is longer than 65,535 bytes.
+  static Result<std::shared_ptr<const Vocabulary>> make(std::vector<std::string> bytes_of_id,
+                                                        size_t width,
+                                                        std::vector<TokenId> stop_ids);
+  ~Vocabulary();
+
+  size_t width() const { return width_; }  // of the logits, and of masks in bits
+  size_t mask_words() const { return (width_ + 31) / 32; }
+  std::string_view bytes(TokenId id) const;  // empty: never matched by text
+  std::span<const TokenId> stop_ids() const { return stop_ids_; }
+  bool is_stop(TokenId id) const;
+  Hash128 fingerprint() const { return fingerprint_; }  // of bytes, width and stop ids
+
+  const Trie& trie() const { return trie_; }
+  // The next id that spells the same bytes as `id`, or -1.
+  TokenId same(TokenId id) const { return same_.empty() ? -1 : same_[static_cast<size_t>(id)]; }
+
+ private:
+  Vocabulary();
+  std::vector<std::string> bytes_;
+  std::vector<TokenId> same_;
+  std::vector<TokenId> stop_ids_;
+  size_t width_ = 0;
+  Hash128 fingerprint_;
+  Trie trie_;
+};
+
+}  // namespace deepmint::grammar
