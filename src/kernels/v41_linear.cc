@@ -197,18 +197,28 @@ Status v41_check_values(const V41Weights& w) {
     }
     return true;
   };
-  for (size_t i = 0; i < count; ++i) {
-    const int b = static_cast<int>(w.scales[i]);
-    if (b == 255 || ((b < lowest || b > highest) && !is_zero(i)))
-      return fail(
-          ErrorCode::kInvalidFile,
-          fmt::format("expected scales from {} to {}, found {} at {}", lowest, highest, b, i));
+  // Whole blocks first: finding none is the usual case, and a loop without an exit is fast.
+  constexpr size_t kBlock = 4096;
+  for (size_t block = 0; block < count; block += kBlock) {
+    const size_t end = std::min(count, block + kBlock);
+    unsigned found = 0;
+    for (size_t i = block; i < end; ++i) {
+      const auto above = static_cast<uint8_t>(static_cast<uint8_t>(w.scales[i]) - lowest);
+      found |= static_cast<unsigned>(above > highest - lowest);
+    }
+    for (size_t i = block; found != 0 && i < end; ++i) {
+      const int b = static_cast<int>(w.scales[i]);
+      if (b == 255 || ((b < lowest || b > highest) && !is_zero(i)))
+        return fail(ErrorCode::kInvalidFile,
+                    fmt::format("expected scales from {} to {}, found {} in row {}, column {}",
+                                lowest, highest, b, i / static_cast<size_t>(blocks),
+                                i % static_cast<size_t>(blocks)));
+    }
   }
   if (!fp8) return {};
   const auto codes = static_cast<size_t>(w.n) * static_cast<size_t>(w.k);
-  // Whole blocks first: finding none is the usual case, and the loop without an exit is fast.
-  for (size_t block = 0; block < codes; block += 4096) {
-    const size_t end = std::min(codes, block + 4096);
+  for (size_t block = 0; block < codes; block += kBlock) {
+    const size_t end = std::min(codes, block + kBlock);
     unsigned found = 0;
     for (size_t i = block; i < end; ++i)
       found |= static_cast<unsigned>((static_cast<uint8_t>(w.codes[i]) & 0x7F) == 0x7F);

@@ -379,7 +379,7 @@ TEST_F(V41LinearTest, CheckNamesBytesThatAreNoNumbers) {
   EXPECT_TRUE(v41_check_values(c.weights()));
   c.scales[3] = std::byte{255};
   EXPECT_EQ(v41_check_values(c.weights()).error().message,
-            "expected scales from 10 to 246, found 255 at 3");
+            "expected scales from 10 to 246, found 255 in row 1, column 1");
   c.scales[3] = std::byte{9};
   EXPECT_FALSE(v41_check_values(c.weights()));
   c.scales[3] = std::byte{120};

@@ -52,6 +52,12 @@ kernels::V41Weights view(const Matrix& m) {
           m.scale != nullptr ? m.scale->bytes.data() : nullptr, m.n, m.k};
 }
 
+Status check_values(const Matrix& m) {
+  auto ok = kernels::v41_check_values(view(m));
+  if (ok) return {};
+  return tl::unexpected<Error>(std::move(ok).error().at("tensor \"" + m.weight->name + "\""));
+}
+
 Status check_dense(const Weights& weights, ThreadPool& pool) {
   std::vector<const Matrix*> matrices;
   for (const LayerWeights& l : weights.layers) {
@@ -65,14 +71,10 @@ Status check_dense(const Weights& weights, ThreadPool& pool) {
   pool.run(
       matrices.size(),
       [&](size_t begin, size_t end, int) {
-        for (size_t i = begin; i < end; ++i)
-          found[i] = kernels::v41_check_values(view(*matrices[i]));
+        for (size_t i = begin; i < end; ++i) found[i] = check_values(*matrices[i]);
       },
       1);
-  for (size_t i = 0; i < found.size(); ++i)
-    if (!found[i])
-      return tl::unexpected<Error>(
-          std::move(found[i]).error().at("tensor \"" + matrices[i]->weight->name + "\""));
+  for (Status& status : found) DEEPMINT_CHECK_OK(std::move(status));
   return {};
 }
 

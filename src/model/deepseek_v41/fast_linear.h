@@ -21,9 +21,12 @@ namespace deepmint::v41 {
 // The view that kernels take; `m` must have been bound (weights.h).
 kernels::V41Weights view(const Matrix& m);
 
-// Whether every FP8 matrix outside the routed experts holds values that are exact in BF16
-// (kernels/v41_linear.h). Experts need no look: a NaN scale gives NaN, 2^126 and above infinities,
-// 2^-126 and below zeros. Errors: kInvalidFile naming the tensor.
+// Whether a quantised matrix holds values that are exact in BF16 (kernels/v41_linear.h). Errors:
+// kInvalidFile naming the tensor, what was expected and what was found.
+Status check_values(const Matrix& m);
+
+// The same for every matrix outside the routed experts, which are looked at when they are read
+// (V41Model::load, DiskReader).
 Status check_dense(const Weights& weights, ThreadPool& pool);
 
 class FastLinear {

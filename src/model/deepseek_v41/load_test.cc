@@ -282,6 +282,37 @@ TEST_F(Load, NaNScalesOfExpertsAreNamedAtLoadOrOnFirstTouch) {
   EXPECT_GT(touched, 2);
 }
 
+TEST_F(Load, ExpertScalesThatBf16CannotHoldAreNamedWhereverTheyAreRead) {
+  V41Options mapped, resident;
+  mapped.experts = ExpertPlacement::kMapped;
+  resident.experts = ExpertPlacement::kResident;
+  int touched = 0;
+  for (const auto& [value, found] :
+       {std::pair<uint8_t, const char*>{253, "found 253"}, {1, "found 1"}})
+    for (int expert = 0; expert < 16; expert += 5) {
+      const std::string tensor = "layers.0.ffn.experts." + std::to_string(expert) + ".w1";
+      with_byte(tensor + ".scale", 5, value);  // [64, 4]
+      const auto says = [&](const std::string& error) {
+        EXPECT_NE(error.find('"' + tensor + ".weight\""), std::string::npos) << error;
+        EXPECT_NE(error.find("expected scales from 2 to 252"), std::string::npos) << error;
+        EXPECT_NE(error.find(std::string(found) + " in row 1, column 1"), std::string::npos)
+            << error;
+      };
+      const std::string loading = run_error(resident, 1);
+      EXPECT_EQ(loading.substr(0, 6), "load: ");
+      says(loading);
+      const auto verified = verify_checkpoint(folder_, {.numbers = true});
+      ASSERT_FALSE(verified);
+      says(verified.error().str());
+      const std::string error = run_error(mapped, 40);
+      if (error.empty()) continue;  // no token chose it
+      ++touched;
+      says(error);
+      EXPECT_EQ(error.find("load: "), std::string::npos) << error;
+    }
+  EXPECT_GT(touched, 2);
+}
+
 TEST_F(Load, NaNInEngramRowsIsNamedOnFirstTouch) {
   const size_t rows = header_["layers.1.engram.embed.scale"]["shape"][0].get<size_t>();
   int touched = 0;

@@ -5,6 +5,7 @@
 #include "core/json.h"
 #include "core/mapped_file.h"
 #include "format/safetensors.h"
+#include "model/deepseek_v41/fast_linear.h"
 #include "model/deepseek_v41/not_a_number.h"
 #include "model/deepseek_v41/weights.h"
 
@@ -25,8 +26,8 @@ Status verify_checkpoint(const std::filesystem::path& folder, const VerifyOption
   const auto at_folder = [&](Error error) {
     return tl::unexpected<Error>(std::move(error).at(folder.string()));
   };
-  if (auto weights = bind_weights(files, config); !weights)
-    return at_folder(std::move(weights).error());
+  auto weights = bind_weights(files, config);
+  if (!weights) return at_folder(std::move(weights).error());
   if (!options.numbers) return {};
   uint64_t total = 0, done = 0;
   for (const TensorView& t : files.tensors()) total += t.bytes.size();
@@ -35,6 +36,19 @@ Status verify_checkpoint(const std::filesystem::path& folder, const VerifyOption
     done += t.bytes.size();
     if (options.progress && total > 0)
       options.progress(static_cast<double>(done) / static_cast<double>(total));
+  }
+  const auto check = [&](std::initializer_list<const Matrix*> matrices) -> Status {
+    for (const Matrix* m : matrices)
+      if (auto ok = check_values(*m); !ok) return at_folder(std::move(ok).error());
+    return {};
+  };
+  for (const LayerWeights& l : weights->layers) {
+    for (const Expert& e : l.experts) DEEPMINT_CHECK_OK(check({&e.w1, &e.w2, &e.w3}));
+    DEEPMINT_CHECK_OK(
+        check({&l.shared.w1, &l.shared.w2, &l.shared.w3, &l.wq_a, &l.wq_b, &l.wkv, &l.wo_b}));
+    for (const Matrix& m : l.wo_a) DEEPMINT_CHECK_OK(check({&m}));
+    if (l.indexer) DEEPMINT_CHECK_OK(check({&l.indexer->wq_b}));
+    if (l.engram) DEEPMINT_CHECK_OK(check({&l.engram->wkv}));
   }
   return {};
 }
