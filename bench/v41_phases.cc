@@ -4,7 +4,8 @@
 //
 // FOLDER is a checkpoint (`deepmint synth --preset bench FOLDER` makes one). --prefill runs that
 // many rows as one step; --decode runs steps of --rows sequences at that position, in caches whose
-// content is whatever zeros decode to. The page cache is warm: a first step is not counted.
+// content is whatever zeros decode to. The page cache is warm: a first step is not counted. The
+// share of the memory bandwidth is that measured right before and after.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "core/aligned.h"
 #include "core/cpu_isa.h"
 #include "core/thread_pool.h"
+#include "kernels/roofs.h"
 #include "model/deepseek_v41/arithmetic.h"
 #include "model/deepseek_v41/model.h"
 
@@ -36,6 +38,7 @@ class Timed : public Arithmetic {
 
   Status prepare(const Config& c, const Weights& w) override { return inner_->prepare(c, w); }
   Status reserve(const Config& c, size_t rows) override { return inner_->reserve(c, rows); }
+  std::string_view roof() const override { return inner_->roof(); }
   void set_hints(WeightHints* hints) override { inner_->set_hints(hints); }
   void linear(const Matrix& w, const float* x, int64_t m, float* y, Output output) override {
     const Timer t(this, w.kind == WeightKind::kFp8 ? "linear fp8"
@@ -120,6 +123,12 @@ class Timed : public Arithmetic {
   std::unique_ptr<Arithmetic> inner_;
 };
 
+double median(std::vector<double>& values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 [[noreturn]] void die(const Error& error) {
   fmt::print(stderr, "v41_phases: {}\n", error.str());
   std::exit(1);
@@ -157,7 +166,11 @@ int measure(const std::string& folder, int threads, int prefill, int steps, int 
   }
   uint64_t state = 1;
   std::vector<float> logits(n * static_cast<size_t>(model.info().vocab_size));
-  double total = 0;
+  // Medians over the steps: of the whole and of each operator.
+  std::vector<double> totals;
+  std::map<std::string_view, std::vector<double>> operators;
+  const double before = kernels::measure_dram_read(pool);
+  StepWork first{};
   for (int i = 0; i <= steps; ++i) {
     std::vector<Row> rows;
     for (size_t s = 0; s < n; ++s)
@@ -169,25 +182,39 @@ int measure(const std::string& folder, int threads, int prefill, int steps, int 
                             (state >> 33) % static_cast<uint64_t>(model.info().vocab_size)),
                         .needs_logits = r + 1 == rows_each});
       }
-    if (i == 1) times.seconds.clear();
+    if (i == 1) first = model.work();
+    times.seconds.clear();
     const double start = now();
     if (auto ok = model.forward({rows, refs, memory}, logits, nullptr); !ok) die(ok.error());
-    if (i > 0) total += now() - start;
+    if (i == 0) continue;
+    totals.push_back(now() - start);
+    double rest = totals.back();
+    for (const auto& [name, seconds] : times.seconds) {
+      operators[name].push_back(seconds);
+      rest -= seconds;
+    }
+    operators["outside the operators"].push_back(rest);
   }
-  const double rows = static_cast<double>(n * rows_each * static_cast<size_t>(steps));
-  fmt::print("{} rows at position {}, {} steps: {:.2f} ms a step, {:.1f} rows/s\n", n * rows_each,
-             position, steps, total * 1e3 / steps, rows / total);
+  const double total = median(totals);
+  fmt::print("{} rows at position {}, median of {} steps: {:.2f} ms a step, {:.1f} rows/s\n",
+             n * rows_each, position, steps, total * 1e3,
+             static_cast<double>(n * rows_each) / total);
+  const StepWork work = model.work();
+  const auto per_step = [&](uint64_t from, uint64_t to) {
+    return static_cast<double>(to - from) / steps / total / 1e9;
+  };
+  const double gb = per_step(first.bytes, work.bytes),
+               dram = (before + kernels::measure_dram_read(pool)) / 2,
+               gflop = 2 * per_step(first.macs, work.macs);
+  const kernels::Roofs roofs = kernels::measure_roofs(pool);
+  fmt::print("{:.1f} GB/s, {:.0f} % of {:.1f}; {:.0f} GFLOP/s, {:.0f} % of {:.0f}\n", gb,
+             100 * gb / dram, dram, gflop, 100 * gflop / roofs.bf16_gflop_per_s,
+             roofs.bf16_gflop_per_s);
   std::vector<std::pair<double, std::string_view>> sorted;
-  double counted = 0;
-  for (const auto& [name, seconds] : times.seconds) {
-    sorted.emplace_back(seconds, name);
-    counted += seconds;
-  }
-  sorted.emplace_back(total - counted, "outside the operators");
+  for (auto& [name, seconds] : operators) sorted.emplace_back(median(seconds), name);
   std::sort(sorted.rbegin(), sorted.rend());
   for (const auto& [seconds, name] : sorted)
-    fmt::print("  {:<26} {:>10.3f} ms {:>6.1f} %\n", name, seconds * 1e3 / steps,
-               100 * seconds / total);
+    fmt::print("  {:<26} {:>10.3f} ms {:>6.1f} %\n", name, seconds * 1e3, 100 * seconds / total);
   return 0;
 }
 

@@ -17,11 +17,19 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 double seconds(SteadyClock::duration d) { return std::chrono::duration<double>(d).count(); }
 
+// A moment, and what the model had done until then.
+struct Mark {
+  SteadyClock::time_point time;
+  StepWork work;
+};
+
 // When each token of one request came.
 class Timeline : public EventSink {
  public:
-  explicit Timeline(size_t tokens) { times_.reserve(tokens); }
-  void on_token(const TokenEvent&) override { times_.push_back(SteadyClock::now()); }
+  Timeline(const Model& model, size_t tokens) : model_(model) { marks_.reserve(tokens); }
+  void on_token(const TokenEvent&) override {
+    marks_.push_back({SteadyClock::now(), model_.work()});
+  }
   void on_finish(const FinishEvent& event) override {
     const std::lock_guard lock(mutex_);
     finish_ = event;
@@ -35,10 +43,11 @@ class Timeline : public EventSink {
           Error{ErrorCode::kInternal, "the engine gave no reason", "engine"}));
     return {};
   }
-  const std::vector<SteadyClock::time_point>& times() const { return times_; }  // after wait()
+  const std::vector<Mark>& marks() const { return marks_; }  // after wait()
 
  private:
-  std::vector<SteadyClock::time_point> times_;
+  const Model& model_;
+  std::vector<Mark> marks_;
   std::mutex mutex_;
   std::condition_variable finished_;
   std::optional<FinishEvent> finish_;
@@ -64,29 +73,50 @@ class Bench {
         kv_bytes_per_token_ += double(part.bytes) / kBlockTokens;
   }
 
-  // Tokens per second of `rows` sequences that decode together after `context` tokens each: over
-  // the time in which all of them do.
-  Result<double> decode(int32_t rows, int32_t context) {
+  // A rate, and what the memory and the arithmetic did for it.
+  struct Measured {
+    double tokens_per_s = 0, gb_per_s = 0, gflop_per_s = 0;
+  };
+
+  // Of `rows` sequences that decode together after `context` tokens each: over the time in which
+  // all of them do.
+  Result<Measured> decode(int32_t rows, int32_t context) {
     DEEPMINT_TRY(lines, run(rows, context, plan_.tokens + 1));
-    SteadyClock::time_point begin = SteadyClock::time_point::min(),
-                            end = SteadyClock::time_point::max();
+    const auto later = [](const Mark& a, const Mark& b) { return a.time < b.time; };
+    Mark begin = lines[0]->marks().front(), end = lines[0]->marks().back();
     for (const auto& line : lines) {
-      begin = std::max(begin, line->times().front());
-      end = std::min(end, line->times().back());
+      begin = std::max(begin, line->marks().front(), later);
+      end = std::min(end, line->marks().back(), later);
     }
     int64_t tokens = 0;
     for (const auto& line : lines)
-      for (const auto& at : line->times()) tokens += at > begin && at <= end;
+      for (const Mark& at : line->marks()) tokens += at.time > begin.time && at.time <= end.time;
     if (tokens == 0)
       return fail(ErrorCode::kUnavailable, fmt::format("{} rows never decoded together", rows),
                   "bench");
-    return double(tokens) / seconds(end - begin);
+    const double behind = context + plan_.tokens / 2.0, steps = double(tokens) / rows;
+    return over(begin, end, double(tokens), step_bytes(rows, behind) * steps,
+                step_flops(rows, rows, behind) * steps);
   }
 
-  Result<double> prefill(int32_t context) {
-    const auto begin = SteadyClock::now();
+  // Causal: on average half of the prompt lies before a row. Weights are taken as read once.
+  Result<Measured> prefill(int32_t context) {
+    const Mark begin{SteadyClock::now(), open_.loaded.model->work()};
     DEEPMINT_TRY(lines, run(1, context, 1));
-    return context / seconds(lines[0]->times().front() - begin);
+    return over(begin, lines[0]->marks().front(), context, step_bytes(1, context / 2.0),
+                step_flops(context, 1, context / 2.0));
+  }
+
+ private:
+  // What the model has counted, or else what its description says.
+  static Measured over(const Mark& begin, const Mark& end, double tokens, double bytes,
+                       double flops) {
+    if (end.work.bytes > begin.work.bytes) {
+      bytes = double(end.work.bytes - begin.work.bytes);
+      flops = 2 * double(end.work.macs - begin.work.macs);
+    }
+    const double time = seconds(end.time - begin.time);
+    return {tokens / time, bytes / time / 1e9, flops / time / 1e9};
   }
 
   // Bytes that a step of `rows` rows reads, with `context` tokens behind each.
@@ -96,12 +126,12 @@ class Bench {
   }
   double step_flops(int32_t rows, int32_t logit_rows, double context) const {
     const ModelInfo& info = open_.loaded.model->info();
+    if (info.macs_per_row == 0) return 0;
     return 2 *
            (rows * (double(info.macs_per_row) + context * double(info.macs_per_row_and_position)) +
             logit_rows * double(info.macs_per_logit_row));
   }
 
- private:
   Result<std::vector<std::shared_ptr<Timeline>>> run(int32_t rows, int32_t context,
                                                      int32_t tokens) {
     std::vector<std::shared_ptr<Timeline>> lines;
@@ -112,7 +142,7 @@ class Bench {
       request.tokens = some_tokens(info.vocab_size, context, salt_++);
       request.sampling = plan_.sampling;
       request.max_tokens = tokens;
-      auto line = std::make_shared<Timeline>(static_cast<size_t>(tokens));
+      auto line = std::make_shared<Timeline>(*open_.loaded.model, static_cast<size_t>(tokens));
       auto ticket = open_.engine->submit(std::move(request), line);
       if (!ticket) {
         for (const auto& other : tickets) other->cancel();
@@ -124,7 +154,7 @@ class Bench {
     }
     for (const auto& line : lines) {
       DEEPMINT_CHECK_OK(line->wait());
-      if (line->times().empty())
+      if (line->marks().empty())
         return fail(ErrorCode::kInternal, "a request ended without a token", "bench");
     }
     return lines;
@@ -194,7 +224,10 @@ Result<BenchReport> measure(const OpenModel& open, const BenchPlan& plan,
   // figures alike, and the medians leave it out.
   std::vector<kernels::Roofs> measured_roofs;
   std::vector<double> bandwidths;
-  std::vector<std::vector<double>> rates(report.rows.size()), per_gb(report.rows.size());
+  struct Rounds {
+    std::vector<double> tokens, gb, gflop, share;
+  };
+  std::vector<Rounds> rounds(report.rows.size());
   for (int32_t round = 0; round < plan.runs; ++round) {
     measured_roofs.push_back(roofs());
     double before = measured_roofs.back().dram_read_gb_per_s;
@@ -202,12 +235,14 @@ Result<BenchReport> measure(const OpenModel& open, const BenchPlan& plan,
     for (size_t i = 0; i < report.rows.size(); ++i) {
       const BenchRow& row = report.rows[i];
       const bool prefills = row.kind == BenchRow::Kind::kPrefill;
-      DEEPMINT_TRY(rate,
+      DEEPMINT_TRY(measured,
                    prefills ? bench.prefill(row.context) : bench.decode(row.rows, row.context));
       const double after = dram();
       bandwidths.push_back(after);
-      rates[i].push_back(rate);
-      per_gb[i].push_back(rate / ((before + after) / 2));
+      rounds[i].tokens.push_back(measured.tokens_per_s);
+      rounds[i].gb.push_back(measured.gb_per_s);
+      rounds[i].gflop.push_back(measured.gflop_per_s);
+      rounds[i].share.push_back(measured.gb_per_s / ((before + after) / 2));
       before = after;
       const size_t done = static_cast<size_t>(round) * report.rows.size() + i + 1;
       progress(double(done) / double(report.rows.size() * static_cast<size_t>(plan.runs)));
@@ -217,21 +252,10 @@ Result<BenchReport> measure(const OpenModel& open, const BenchPlan& plan,
   report.roofs.dram_read_gb_per_s = spread(bandwidths).median;
   for (size_t i = 0; i < report.rows.size(); ++i) {
     BenchRow& row = report.rows[i];
-    row.tokens_per_s = spread(rates[i]);
-    if (row.kind == BenchRow::Kind::kPrefill) {
-      // Causal: on average half of the prompt lies before a row. Weights are read once per step of
-      // the engine.
-      const double per_s = row.tokens_per_s.median / row.context;
-      row.gb_per_s = bench.step_bytes(1, row.context / 2.0) * per_s / 1e9;
-      row.gflop_per_s = bench.step_flops(row.context, 1, row.context / 2.0) * per_s / 1e9;
-    } else {
-      const double steps_per_s = row.tokens_per_s.median / row.rows;
-      const double behind = row.context + plan.tokens / 2.0;
-      row.gb_per_s = bench.step_bytes(row.rows, behind) * steps_per_s / 1e9;
-      row.gflop_per_s = bench.step_flops(row.rows, row.rows, behind) * steps_per_s / 1e9;
-    }
-    if (model.macs_per_row == 0) row.gflop_per_s = 0;
-    row.dram_share = row.gb_per_s / row.tokens_per_s.median * spread(per_gb[i]).median;
+    row.tokens_per_s = spread(rounds[i].tokens);
+    row.gb_per_s = spread(rounds[i].gb).median;
+    row.gflop_per_s = spread(rounds[i].gflop).median;
+    row.dram_share = spread(rounds[i].share).median;
   }
   return report;
 }

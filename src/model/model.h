@@ -102,11 +102,20 @@ struct ModelInfo {
   uint64_t fingerprint = 0;  // of weights, quantisation and rope settings; part of cache identity
 };
 
+// What the steps so far took, for benchmarks. What several rows of a step share counts once.
+struct StepWork {
+  uint64_t bytes = 0;  // of weights and state that were read
+  uint64_t macs = 0;   // multiply-adds
+};
+
 class Model {
  public:
   virtual ~Model() = default;
 
   virtual const ModelInfo& info() const = 0;
+  // Both zero: not counted, and every step does what info() says. Any thread may ask, and sees
+  // whole steps.
+  virtual StepWork work() const { return {}; }
   virtual std::span<const StatePart> state_parts() const = 0;
 
   // Sets aside scratch for steps of up to this many rows, of which up to `max_logit_rows` need

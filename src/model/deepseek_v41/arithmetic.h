@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "deepmint/result.h"
 #include "model/deepseek_v41/key_rows.h"
@@ -75,6 +76,8 @@ class Arithmetic {
   virtual Status reserve(const Config& config, size_t max_rows) {
     return (void)config, (void)max_rows, Status{};
   }
+  // What most of its multiply-adds are done in (ModelInfo::arithmetic).
+  virtual std::string_view roof() const { return "f32"; }
   virtual void set_hints(WeightHints* hints) { hints_ = hints; }
 
   // y: [m, w.n] = W x. FP8 and FP4 weights see x through the FP8 activation quantiser, BF16 weights

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/mapped_file.h"
+#include "model/deepseek_v41/fast_linear.h"
 #include "model/deepseek_v41/not_a_number.h"
 
 namespace deepmint::v41 {
@@ -22,6 +23,7 @@ DiskReader::DiskReader(const Config& config, const Weights& weights, bool expert
 }
 
 void DiskReader::experts(int layer, std::span<const int32_t> ids) {
+  experts_read_ += ids.size();
   if (!experts_mapped_) return;
   const LayerWeights& l = weights_.layers[static_cast<size_t>(layer)];
   for (const int32_t id : ids) {
@@ -34,8 +36,11 @@ void DiskReader::experts(int layer, std::span<const int32_t> ids) {
     if (checked != 0) continue;
     checked = 1;
     const Expert& e = l.experts[static_cast<size_t>(id)];
-    for (const Matrix* m : {&e.w1, &e.w3, &e.w2})
-      if (auto ok = check_numbers(*m->scale); !ok && status_) status_ = std::move(ok);
+    for (const Matrix* m : {&e.w1, &e.w3, &e.w2}) {
+      auto ok = check_numbers(*m->scale);
+      if (ok) ok = check_values(*m);
+      if (!ok && status_) status_ = std::move(ok);
+    }
   }
 }
 

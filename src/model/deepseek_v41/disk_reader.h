@@ -22,6 +22,8 @@ class DiskReader : public WeightHints {
 
   // The first damaged expert that a step came upon, if any: the step's answer is then worthless.
   const Status& status() const { return status_; }
+  // Experts that steps have asked for, each once per layer and step.
+  uint64_t experts_read() const { return experts_read_; }
 
  private:
   const Config& config_;
@@ -29,6 +31,7 @@ class DiskReader : public WeightHints {
   const bool experts_mapped_;
   std::vector<uint8_t> checked_;  // [layers * experts]
   Status status_;
+  uint64_t experts_read_ = 0;
 };
 
 }  // namespace deepmint::v41

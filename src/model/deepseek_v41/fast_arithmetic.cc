@@ -18,6 +18,7 @@ class FastArithmetic : public FastOps {
     linear_.reserve(config, max_rows);
     return {};
   }
+  std::string_view roof() const override { return "bf16"; }
   void linear(const Matrix& w, const float* x, int64_t m, float* y, Output output) override {
     linear_.linear(w, x, m, y, output);
   }

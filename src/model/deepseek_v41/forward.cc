@@ -319,6 +319,12 @@ Status V41Model::forward(const StepInput& input, std::span<float> logits, Tap* t
     s.row[j] = static_cast<uint32_t>(j);
     s.position[j] = input.rows[j].position;
   }
+  StepWork work;
+  const auto did = [&](const StepWork& part, size_t rows) {
+    work.bytes += part.bytes;
+    work.macs += part.macs * rows;
+  };
+  const uint64_t experts_before = reader_ != nullptr ? reader_->experts_read() : 0;
   const auto report = [&](int layer, std::string_view name, const AlignedBuffer<float>& values,
                           size_t width) {
     if (tap != nullptr && s.m > 0) tap->sublayer(layer, name, {values.data(), s.m * width}, width);
@@ -336,6 +342,7 @@ Status V41Model::forward(const StepInput& input, std::span<float> logits, Tap* t
     for (size_t e = 0; e < engram_.size(); ++e)
       if (engram_[e].layer == layer) {
         DEEPMINT_CHECK_OK(run_engram(s, e, layer));
+        did(costs_[static_cast<size_t>(layer)].engram, s.m);
         report(layer, "engram", s.X, hc * hidden);
       }
     m = static_cast<int64_t>(s.m);
@@ -351,6 +358,7 @@ Status V41Model::forward(const StepInput& input, std::span<float> logits, Tap* t
     for (size_t j = 0; j < s.m; ++j) s.packed[j] = s.window.data() + j * row_bytes;
     a.pack(Packing::kWindow, s.k.data(), m, c.head_dim, s.packed.data());
     if (w.compressor) compress(s, layer);
+    did(costs_[static_cast<size_t>(layer)].projection, s.m);
 
     if (layer == last_source) {
       size_t kept = 0;
@@ -362,6 +370,7 @@ Status V41Model::forward(const StepInput& input, std::span<float> logits, Tap* t
     if (m > 0) {
       a.mix(s.X.data(), m, c, w.attn_mix, s.attn_pre.data(), s.post.data(), s.comb.data());
       attention(s, layer);
+      count_keys(s, layer, work);
       report(layer, "attn", s.y, hidden);
       a.expand(s.y.data(), m, c, s.post.data(), s.comb.data(), s.X.data());
     }
@@ -377,6 +386,8 @@ Status V41Model::forward(const StepInput& input, std::span<float> logits, Tap* t
     a.collapse(s.X.data(), m, c, s.attn_pre.data(), s.u.data());
     a.rms_norm(s.u.data(), m, c.hidden, w.ffn_norm.data(), c.norm_eps, s.u.data());
     a.moe(s.u.data(), m, c, layer, w, s.y.data());
+    did(costs_[static_cast<size_t>(layer)].rest, s.m);
+    work.macs += s.m * static_cast<uint64_t>(c.experts_per_token) * expert_cost_.macs;
     if (reader_ != nullptr) DEEPMINT_CHECK_OK(reader_->status());
     report(layer, "moe", s.y, hidden);
     a.expand(s.y.data(), m, c, s.post.data(), s.comb.data(), s.X.data());
@@ -390,6 +401,11 @@ Status V41Model::forward(const StepInput& input, std::span<float> logits, Tap* t
   size_t wanted = 0;
   for (size_t j = 0; j < s.m; ++j)
     if (s.in(j).needs_logits) s.keep[wanted++] = static_cast<uint32_t>(j);
+  if (reader_ != nullptr)
+    work.bytes += (reader_->experts_read() - experts_before) * expert_cost_.bytes;
+  if (wanted > 0) did(head_cost_, wanted);
+  bytes_.fetch_add(work.bytes, std::memory_order_relaxed);
+  macs_.fetch_add(work.macs, std::memory_order_relaxed);
   if (wanted == 0) return {};
   narrow(s, wanted);
   m = static_cast<int64_t>(s.m);

@@ -6,6 +6,7 @@
 
 #include "core/hash.h"
 #include "core/mapped_file.h"
+#include "model/deepseek_v41/fast_linear.h"
 #include "model/deepseek_v41/model.h"
 #include "model/deepseek_v41/not_a_number.h"
 #include "model/deepseek_v41/step.h"
@@ -14,9 +15,6 @@ namespace deepmint::v41 {
 namespace {
 
 constexpr size_t kReadStep = size_t{64} << 20;  // progress and cancellation by the user's eye
-
-// Multiply-adds of one row through a matrix.
-uint64_t macs(const Matrix& m) { return static_cast<uint64_t>(m.n) * static_cast<uint64_t>(m.k); }
 
 }  // namespace
 
@@ -69,6 +67,7 @@ Result<std::unique_ptr<V41Model>> V41Model::load(const std::filesystem::path& fo
   DEEPMINT_CHECK_OK(model->arithmetic_->prepare(model->config_, model->weights_));
   std::string name = (folder.has_filename() ? folder : folder.parent_path()).filename().string();
   DEEPMINT_TRY(text, MappedFile::open(config_path));
+  model->prepare_costs();
   model->describe(std::move(name), text.bytes());
   return model;
 }
@@ -93,6 +92,10 @@ Status V41Model::make_resident() {
     }
     if (t.dtype == DType::kF8E8M0) DEEPMINT_CHECK_OK(check_numbers(t));
   }
+  if (plan_.experts_resident)
+    for (const LayerWeights& l : weights_.layers)
+      for (const Expert& e : l.experts)
+        for (const Matrix* m : {&e.w1, &e.w2, &e.w3}) DEEPMINT_CHECK_OK(check_values(*m));
   reader_ = std::make_unique<DiskReader>(config_, weights_, !plan_.experts_resident);
   set_hints(reader_.get());
   return {};
@@ -120,30 +123,21 @@ void V41Model::describe(std::string name, std::span<const std::byte> config_byte
     info_.weight_bytes_per_token +=
         e.primes.size() * static_cast<uint64_t>(c.engram_dim + c.engram_dim / 32);
 
-  const auto heads = static_cast<uint64_t>(c.heads) * static_cast<uint64_t>(c.head_dim);
+  info_.arithmetic = arithmetic_->roof();
   for (int i = 0; i < c.layers; ++i) {
-    const LayerWeights& l = weights_.layers[static_cast<size_t>(i)];
+    const LayerCost& cost = costs_[static_cast<size_t>(i)];
     const int ratio = c.ratios[static_cast<size_t>(i)];
-    uint64_t n = macs(l.wq_a) + macs(l.wq_b) + macs(l.wkv) + macs(l.wo_b) + macs(l.gate);
-    for (const Matrix& m : l.wo_a) n += macs(m);
-    const Expert& e = l.experts.front();
-    n += (static_cast<uint64_t>(c.experts_per_token) + 1) * (macs(e.w1) + macs(e.w2) + macs(e.w3));
-    if (l.compressor) {
-      n += macs(l.compressor->wkv) + macs(l.compressor->wk);
-      if (l.compressor->wgate) n += macs(*l.compressor->wgate);
-    }
-    if (l.indexer) {
-      n += macs(l.indexer->wq_b) + macs(l.indexer->weights_proj);
+    info_.macs_per_row += cost.projection.macs + cost.rest.macs + cost.engram.macs +
+                          static_cast<uint64_t>(c.experts_per_token) * expert_cost_.macs;
+    if (c.is_index_source(i))
       info_.macs_per_row_and_position += static_cast<uint64_t>(c.index_heads) *
                                          static_cast<uint64_t>(c.index_dim) /
                                          static_cast<uint64_t>(ratio);
-    }
-    if (l.engram) n += macs(l.engram->wkv);
     // Scores and values over the window and the selected rows: bounded, so counted per row.
-    n += 2 * heads * static_cast<uint64_t>(c.window + (ratio > 0 ? c.index_topk : 0));
-    info_.macs_per_row += n;
+    info_.macs_per_row += 2 * static_cast<uint64_t>(c.heads) * static_cast<uint64_t>(c.head_dim) *
+                          static_cast<uint64_t>(c.window + (ratio > 0 ? c.index_topk : 0));
   }
-  info_.macs_per_logit_row = macs(weights_.head);
+  info_.macs_per_logit_row = head_cost_.macs;
 
   // Names, shapes and the first bytes of every dense tensor, and of each layer's first expert:
   // cheap on a cold disk, and different for every checkpoint that was trained or written anew.

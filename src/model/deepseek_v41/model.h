@@ -13,6 +13,7 @@
 // "norm" (layer n_layers, rows that need logits). Rows that a layer skips are left out.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -57,6 +58,9 @@ class V41Model : public Model {
   ~V41Model() override;
 
   const ModelInfo& info() const override { return info_; }
+  StepWork work() const override {
+    return {bytes_.load(std::memory_order_relaxed), macs_.load(std::memory_order_relaxed)};
+  }
   std::span<const StatePart> state_parts() const override { return layout_.parts(); }
   Status reserve(size_t max_rows, size_t max_logit_rows) override;
   Status forward(const StepInput& input, std::span<float> logits, Tap* tap) override;
@@ -100,6 +104,10 @@ class V41Model : public Model {
   void select(Step& s, int layer);
   void narrow(Step& s, size_t n_keep);
 
+  // work.cc: the bytes and multiply-adds of a layer's parts, and of the keys that a step reads.
+  void prepare_costs();
+  void count_keys(const Step& s, int layer, StepWork& work) const;
+
   Config config_;
   SafetensorsModel files_;
   Weights weights_;
@@ -109,6 +117,15 @@ class V41Model : public Model {
   std::vector<EngramLayer> engram_;
   std::vector<float> inv_plain_, inv_compressed_;
   ModelInfo info_;
+  // Bytes, and multiply-adds of a row.
+  struct LayerCost {
+    StepWork projection;  // window and global rows, which rows that end here have too
+    StepWork rest;        // all other dense weights
+    StepWork engram;      // projection of its table's rows
+  };
+  std::vector<LayerCost> costs_;
+  StepWork expert_cost_, head_cost_;
+  std::atomic<uint64_t> bytes_{0}, macs_{0};
   size_t max_rows_ = 0, max_logit_rows_ = 0;
   std::vector<uint8_t> seen_;  // of check()
   WeightHints* hints_ = nullptr;

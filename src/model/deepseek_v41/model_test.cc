@@ -249,6 +249,36 @@ TEST(V41Model, FastIsWithinTheGateOfTheReference) {
   EXPECT_GE(static_cast<double>(same), 0.95 * static_cast<double>(tokens.size()));
 }
 
+// A decode step reads what info() says a token touches, and the keys; rows that choose the same
+// experts share their bytes.
+TEST(V41Model, CountsWhatStepsRead) {
+  ThreadPool pool(1);
+  auto loaded = V41Model::load(tiny_checkpoint().folder(), make_fast_arithmetic(&pool));
+  ASSERT_TRUE(loaded) << loaded.error().str();
+  V41Model& model = **loaded;
+  ASSERT_TRUE(model.reserve(200, 200));
+  EXPECT_EQ(model.info().arithmetic, "bf16");
+  EXPECT_EQ(tiny().info().arithmetic, "f32");
+  const auto work_of = [&](int rows) {
+    Cache cache(model, 1, 4);
+    const StepWork before = model.work();
+    run(model, cache, rows_of(std::vector<int>(static_cast<size_t>(rows), 7), 0));
+    return std::pair(model.work().bytes - before.bytes, model.work().macs - before.macs);
+  };
+  const auto [one, one_macs] = work_of(1);
+  const auto told = static_cast<double>(model.info().weight_bytes_per_token);
+  EXPECT_NEAR(static_cast<double>(one), told, 0.02 * told);
+  EXPECT_GT(one_macs, 0u);
+  EXPECT_LE(one_macs, model.info().macs_per_row + model.info().macs_per_logit_row);
+  const auto [many, many_macs] = work_of(100);
+  EXPECT_GT(many, one);
+  EXPECT_LT(many,
+            model.info().weight_bytes + 200'000);  // all experts, and the keys of one sequence
+  EXPECT_GE(many_macs, 100 * one_macs);
+  EXPECT_LE(many_macs, 100 * (model.info().macs_per_row + model.info().macs_per_logit_row +
+                              100 * model.info().macs_per_row_and_position));
+}
+
 TEST(V41State, OfficialSizesMatchTheSpecification) {
   Config c = synth_config(
       SynthPreset::kBench);  // same roles, head_dim and index_dim as the official checkpoint
