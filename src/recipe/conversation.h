@@ -43,9 +43,10 @@ struct Tool {
   std::optional<bool> strict;
   bool deferred = false;  // not in the tools text: the model sees it from the message on that loads
                           // it (Message::loaded_tools)
-  bool custom =
-      false;  // Responses custom tool: one string argument "input", answered as custom_tool_call
-  std::optional<json::Value> format;  // Responses custom tool: its grammar or text format, as given
+  bool custom = false;    // one string argument "input", which the client gets as bare text
+  // Custom tool: the grammar that `input` must follow, as custom_tool_format() gives it; none for
+  // free text.
+  std::optional<json::Value> format;
 };
 
 struct Message {
@@ -92,7 +93,10 @@ struct Conversation {
 struct OutputConstraint {
   enum class Kind : uint8_t { kJson, kRegex, kToolCalls, kToolCallsRequired, kCustomTool };
   Kind kind = Kind::kJson;
-  std::string schema;  // JSON Schema or "" for any JSON; the regex; the tools as a JSON array
+  // JSON Schema or "" for any JSON; the regex; the tools as a JSON array of
+  // {"type":"function","function":{"name","description","parameters","strict"}}, with "format"
+  // beside "function" where the string argument `input` of a custom tool follows a grammar.
+  std::string schema;
   // Beside tools: what the answer must be when the model answers instead of calling. kJson or
   // kRegex; its schema or expression stands in answer_schema.
   std::optional<Kind> answer = {};
@@ -139,7 +143,7 @@ enum class Protocol : uint8_t { kChat, kResponses, kMessages };
 struct ReplyContext {
   bool stream = false;
   bool include_usage = false;             // chat: stream_options.include_usage
-  std::vector<std::string> custom_tools;  // Responses: names answered as custom_tool_call
+  std::vector<std::string> custom_tools;  // chat, Responses: names answered as custom calls
   std::map<std::string, std::pair<std::string, std::string>>
       namespaces;            // Responses: model-side name → (namespace, name)
   bool tool_search = false;  // Responses: calls of "tool_search" are answered as tool_search_call

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "recipe/convert_common.h"
+#include "recipe/custom_tool.h"
 #include "recipe/prompt_text.h"
 
 namespace deepmint::recipe {
@@ -142,11 +143,25 @@ class ChatConverter : ConvertBase {
     return {};
   }
 
-  static Status read_calls(const json::Array& calls, std::vector<ToolCall>& out) {
+  // The kind of a tool, call or choice: ours knows custom tools too.
+  Result<std::string_view> need_kind(const Fields& f) const {
+    return ours() ? f.need_variant("type", {"function", "custom"})
+                  : f.need_variant("type", {"function"});
+  }
+
+  Status read_calls(const json::Array& calls, std::vector<ToolCall>& out) const {
     for (const json::Value& v : calls) {
       DEEPMINT_TRY(f, Fields::of(v, "struct ChatCompletionRequestToolCall"));
       DEEPMINT_TRY(id, f.need_string("id"));
-      DEEPMINT_CHECK_OK(f.need_variant("type", {"function"}));
+      DEEPMINT_TRY(kind, need_kind(f));
+      if (kind == "custom") {
+        DEEPMINT_TRY(custom, f.need("custom"));
+        DEEPMINT_TRY(g, Fields::of(*custom, "struct ChatCompletionRequestToolCallCustom"));
+        DEEPMINT_TRY(name, g.need_string("name"));
+        DEEPMINT_TRY(input, g.need_string("input"));
+        out.push_back({std::string(id), std::string(name), custom_tool_arguments(input)});
+        continue;
+      }
       DEEPMINT_TRY(function, f.need("function"));
       DEEPMINT_TRY(g, Fields::of(*function, "struct ChatCompletionRequestToolCallFunction"));
       DEEPMINT_TRY(name, g.need_string("name"));
@@ -256,7 +271,13 @@ class ChatConverter : ConvertBase {
     if (tools != nullptr) {
       for (size_t i = 0; i < tools->size(); ++i) {
         DEEPMINT_TRY(t, Fields::of((*tools)[i], "struct ChatCompletionTool"));
-        DEEPMINT_CHECK_OK(t.need_variant("type", {"function"}));
+        DEEPMINT_TRY(kind, need_kind(t));
+        if (kind == "custom") {
+          DEEPMINT_TRY(d, read_custom(t, i));
+          r_.reply.custom_tools.push_back(d.tool.name);
+          tools_.push_back(std::move(d));
+          continue;
+        }
         DEEPMINT_TRY(function, t.need("function"));
         DEEPMINT_TRY(g, Fields::of(*function, "struct ChatCompletionFunction"));
         DEEPMINT_TRY(name, g.need_string("name"));
@@ -291,32 +312,50 @@ class ChatConverter : ConvertBase {
     if (ours() && choice->find("type")->is_string() &&
         choice->find("type")->as_string() == "allowed_tools")
       return allowed_tools(c);
-    auto type = c.need_variant("type", {"function"});
+    auto type = need_kind(c);
     if (!type) return body_error("field `type`: " + type.error().message);
-    const json::Value* function = c.find("function");
+    const json::Value* function = c.find(*type);
     static const json::Value kNull;
     if (function == nullptr) function = &kNull;
     auto g = Fields::of(*function, "struct ChatCompletionToolChoiceFunction");
-    if (!g) return body_error("field `function`: " + g.error().message);
+    if (!g) return body_error(fmt::format("field `{}`: {}", *type, g.error().message));
     DEEPMINT_TRY(name, g->need_string("name"));
     choice_.choice = ToolChoice::kRequired;
     choice_.name = std::string(name);
     return {};
   }
 
+  // {"type":"custom","custom":{"name":…,"description":…,"format":…}}
+  Result<Declared> read_custom(const Fields& t, size_t index) const {
+    DEEPMINT_TRY(custom, t.need("custom"));
+    DEEPMINT_TRY(g, Fields::of(*custom, "struct ChatCompletionCustomTool"));
+    DEEPMINT_TRY(name, g.need_string("name"));
+    DEEPMINT_TRY(description, g.opt_string("description"));
+    Declared d;
+    DEEPMINT_TRY(tool, make_custom_tool(name, description, o_.compat, o_.version));
+    d.tool = std::move(tool);
+    if (const json::Value* format = g.get("format")) {
+      DEEPMINT_TRY(checked, custom_tool_format(*format));
+      d.tool.format = std::move(checked);
+    }
+    d.name_path = fmt::format("tools[{}].custom.name", index);
+    return d;
+  }
+
   // {"type":"allowed_tools","allowed_tools":{"mode":"auto|required","tools":[{"type":"function","function":{"name":"f"}}]}}:
   // the other tools stay hidden from the model.
   Status allowed_tools(const Fields& c) {
-    DEEPMINT_TRY(inner, c.need("allowed_tools"));
-    DEEPMINT_TRY(g, Fields::of(*inner, "struct AllowedTools"));
+    DEEPMINT_TRY(allowed, c.need("allowed_tools"));
+    DEEPMINT_TRY(g, Fields::of(*allowed, "struct AllowedTools"));
     DEEPMINT_TRY(mode, g.need_variant("mode", {"auto", "required"}));
     DEEPMINT_TRY(list, g.need_array("tools"));
     std::unordered_set<std::string_view> names;
     for (const json::Value& v : *list) {
-      const json::Value* function = v.find("function");
-      const json::Value* name = function == nullptr ? v.find("name") : function->find("name");
+      const json::Value* inner = v.find("function");
+      if (inner == nullptr) inner = v.find("custom");
+      const json::Value* name = inner == nullptr ? v.find("name") : inner->find("name");
       if (name == nullptr || !name->is_string())
-        return body_error("allowed_tools: expected a function with a name");
+        return body_error("allowed_tools: expected a function or custom tool with a name");
       names.insert(name->as_string());
     }
     std::erase_if(tools_, [&](const Declared& d) { return !names.contains(d.tool.name); });

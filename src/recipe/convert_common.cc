@@ -56,6 +56,7 @@ std::string tools_json(const std::vector<Tool>& tools) {
                                : "false")
         .append("}");
     if (tool.deferred) out.append(",\"defer_loading\":true");
+    if (tool.format) out.append(",\"format\":").append(compact_json(*tool.format));
     out.push_back('}');
   }
   out.push_back(']');

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "recipe/custom_tool.h"
 #include "recipe/prompt_text.h"
 #include "recipe/spelling.h"
 
@@ -130,9 +131,7 @@ Status ResponsesConverter::add_call(const json::Value& item, std::string_view ty
       space != nullptr && space->is_string() && (ours() || type == "function_call"))
     c.call.name = fmt::format("{}{}{}", space->as_string(), separator(), c.call.name);
   if (type == "custom_tool_call") {
-    c.call.arguments = "{\"input\":";
-    json::append_escaped(c.call.arguments, text_of(item, "input"));
-    c.call.arguments.push_back('}');
+    c.call.arguments = custom_tool_arguments(text_of(item, "input"));
   } else if (type == "tool_search_call") {
     c.call.name = "tool_search";
     c.call.arguments = compact_json(*item.find("arguments"));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "recipe/custom_tool.h"
 #include "recipe/prompt_text.h"
 #include "recipe/spelling.h"
 
@@ -174,34 +175,18 @@ Result<ConvertBase::Declared> ResponsesConverter::declare(const RawTool& t) cons
     if (t.parameters != nullptr) d.tool.parameters = *t.parameters;
     return d;
   }
-  d.tool.custom = true;
-  if (t.name == "apply_patch") {
-    d.tool.description = std::string(apply_patch_description());
-    if (v4() && !v01()) {  // one empty line less
-      const size_t at = d.tool.description->find("\n\n*** Begin Patch");
-      if (at != std::string::npos) d.tool.description->erase(at, 1);
-    }
-    DEEPMINT_TRY(parameters, json::parse(apply_patch_parameters()));
-    d.tool.parameters = std::move(parameters);
-    if (ours() && t.format != nullptr) d.tool.format = *t.format;
-    return d;
-  }
-  if (!ours()) {
+  if (t.name != "apply_patch" && !ours()) {
     return request_error(
         fmt::format("Unsupported custom tool: '{}'. Only 'apply_patch' is supported{}", t.name,
                     v01() ? "" : "."));
   }
-  DEEPMINT_CHECK_OK(check_tool_name(t.name, d.name_path, d.path01));
-  if (t.description) d.tool.description = std::string(*t.description);
-  DEEPMINT_TRY(
-      parameters,
-      json::parse(
-          R"({"type":"object","additionalProperties":false,"properties":{"input":{"type":"string"}},)"
-          R"("required":["input"]})"));
-  d.tool.parameters = std::move(parameters);
-  if (t.format != nullptr && t.format->find("type") != nullptr &&
-      *t.format->find("type") != json::Value(std::string("text")))
-    d.tool.format = *t.format;
+  if (t.name != "apply_patch") DEEPMINT_CHECK_OK(check_tool_name(t.name, d.name_path, d.path01));
+  DEEPMINT_TRY(tool, make_custom_tool(t.name, t.description, o_.compat, o_.version));
+  d.tool = std::move(tool);
+  if (ours() && t.format != nullptr) {
+    DEEPMINT_TRY(format, custom_tool_format(*t.format));
+    d.tool.format = std::move(format);
+  }
   return d;
 }
 

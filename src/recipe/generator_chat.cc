@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "recipe/custom_input.h"
 #include "recipe/generator.h"
 
 namespace deepmint::recipe {
@@ -45,6 +48,7 @@ class ChatGenerator final : public Generator {
   ChatGenerator(const ConversationRequest& request, const ReplyMeta& meta, EventBuffer& events)
       : meta_(meta),
         events_(events),
+        custom_tools_(request.reply.custom_tools),
         thinking_(request.conversation.thinking),
         include_usage_(request.reply.include_usage),
         accumulate_(!request.reply.stream),
@@ -62,8 +66,14 @@ class ChatGenerator final : public Generator {
     tail_ = "},\"logprobs\":null,\"finish_reason\":null}]";
     tail_end_ = include_usage_ ? ",\"usage\":null}" : "}";
     tail_.append(tail_end_);
-    delta(thinking_ ? "\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"\""
-                    : "\"role\":\"assistant\",\"content\":\"\"");
+    if (meta_.seed) seed_ = fmt::format(",\"seed\":{}", *meta_.seed);
+    std::string& out = events_.open({});
+    out.append(head_).append(
+        thinking_ ? "\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"\""
+                  : "\"role\":\"assistant\",\"content\":\"\"");
+    out.append(tail_);
+    out.insert(out.size() - 1, seed_);
+    events_.close();
   }
 
   void reasoning(std::string_view text, std::string_view logprobs) override {
@@ -88,30 +98,38 @@ class ChatGenerator final : public Generator {
   }
 
   void tool_begin(std::string_view call_id, std::string_view name) override {
+    custom_ = std::find(custom_tools_.begin(), custom_tools_.end(), name) != custom_tools_.end();
+    custom_input_.reset();
+    const std::string_view kind = custom_ ? "custom" : "function";
+    const std::string_view text = custom_ ? "input" : "arguments";
     std::string& out = events_.open({});
     out.append(head_).append("\"tool_calls\":[{\"index\":");
     out.append(std::to_string(++call_));
     out.append(",");
     put_string(out, "id", call_id);
-    out.append(",\"type\":\"function\",\"function\":{");
+    out.append(",");
+    put_string(out, "type", kind);
+    out.append(",\"").append(kind).append("\":{");
     put_string(out, "name", name);
-    out.append(",\"arguments\":\"\"}}]").append(tail_);
+    out.append(",");
+    put_string(out, text, "");
+    out.append("}}]").append(tail_);
     events_.close();
     call_head_ =
-        fmt::format("{}\"tool_calls\":[{{\"index\":{},\"function\":{{\"arguments\":", head_, call_);
-    if (accumulate_) calls_.push_back({std::string(call_id), std::string(name), {}, true});
+        fmt::format("{}\"tool_calls\":[{{\"index\":{},\"{}\":{{\"{}\":", head_, call_, kind, text);
+    if (accumulate_) calls_.push_back({std::string(call_id), std::string(name), {}, custom_});
   }
 
   void tool_arguments(std::string_view json) override {
-    std::string& out = events_.open({});
-    out.append(call_head_);
-    json::append_escaped(out, json);
-    out.append("}}]").append(tail_);
-    events_.close();
-    if (accumulate_) calls_.back().arguments.append(json);
+    const std::string_view text = custom_ ? custom_input_.push(json) : json;
+    if (!custom_ || !text.empty()) call_delta(text);
   }
 
-  void tool_end(bool) override {}
+  void tool_end(bool) override {
+    if (!custom_) return;
+    const std::string_view rest = custom_input_.finish();
+    if (!rest.empty()) call_delta(rest);
+  }
 
   void finish(FinishReason reason, const std::string&, const ReplyUsage& usage) override {
     usage_ = usage;
@@ -123,13 +141,14 @@ class ChatGenerator final : public Generator {
     out.append("},\"logprobs\":null,\"finish_reason\":\"")
         .append(finish_)
         .append("\"}],\"usage\":");
-    out.append(separate ? "null" : usage_json(usage)).append("}");
+    out.append(separate ? "null" : usage_json(usage)).append(seed_).append("}");
     events_.close();
     if (separate && meta_.last_choice) {
       std::string& last = events_.open({});
       last.append(envelope_)
           .append("\"choices\":[],\"usage\":")
           .append(usage_json(usage))
+          .append(seed_)
           .append("}");
       events_.close();
     }
@@ -161,10 +180,13 @@ class ChatGenerator final : public Generator {
         out.append(i > 0 ? ",{" : "{");
         if (indexed_calls_) out.append(fmt::format("\"index\":{},", i));
         put_string(out, "id", calls_[i].id);
-        out.append(",\"type\":\"function\",\"function\":{");
+        const std::string_view kind = calls_[i].custom ? "custom" : "function";
+        out.append(",");
+        put_string(out, "type", kind);
+        out.append(",\"").append(kind).append("\":{");
         put_string(out, "name", calls_[i].name);
         out.append(",");
-        put_string(out, "arguments", calls_[i].arguments);
+        put_string(out, calls_[i].custom ? "input" : "arguments", calls_[i].text);
         out.append("}}");
       }
       out.append("]");
@@ -192,9 +214,9 @@ class ChatGenerator final : public Generator {
     return fmt::format(
         "{{\"id\":{},\"object\":\"chat.completion\",\"created\":{},\"model\":{},\"choices\":[{}],"
         "\"usage\":{},"
-        "\"system_fingerprint\":{}}}",
+        "\"system_fingerprint\":{}{}}}",
         quoted_json(meta_.id), meta_.created, quoted_json(meta_.model), choices, usage_json(usage),
-        fingerprint_);
+        fingerprint_, seed_);
   }
 
   std::string call_id(int n) const override {
@@ -206,10 +228,18 @@ class ChatGenerator final : public Generator {
     return meta_.choice == 0 ? std::string() : fmt::format("{}_", meta_.choice);
   }
 
-  void delta(std::string_view members) {
+  struct Call {
+    std::string id, name, text;  // arguments, or the input of a custom tool
+    bool custom = false;
+  };
+
+  void call_delta(std::string_view text) {
     std::string& out = events_.open({});
-    out.append(head_).append(members).append(tail_);
+    out.append(call_head_);
+    json::append_escaped(out, text);
+    out.append("}}]").append(tail_);
     events_.close();
+    if (accumulate_) calls_.back().text.append(text);
   }
 
   void close(std::string& out, std::string_view kind, std::string_view logprobs) {
@@ -234,12 +264,16 @@ class ChatGenerator final : public Generator {
 
   const ReplyMeta& meta_;
   EventBuffer& events_;
+  const std::vector<std::string>& custom_tools_;
   const bool thinking_, include_usage_, accumulate_, ours_, indexed_calls_;
+  std::string seed_;  // a member behind the last one
   std::string fingerprint_ = "null", envelope_, head_, tail_, tail_end_, call_head_;
   std::string content_, reasoning_, content_logprobs_, reasoning_logprobs_;
   std::string finish_ = "stop";
-  std::vector<FinishedCall> calls_;
+  std::vector<Call> calls_;
   int call_ = -1;
+  bool custom_ = false;  // the open call is of a custom tool
+  CustomInput custom_input_;
   ReplyUsage usage_;
 };
 

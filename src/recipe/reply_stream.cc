@@ -276,6 +276,8 @@ void ReplyStream::add_usage_of(const ReplyStream& other) {
   others_reasoning_ += other.reasoning_tokens_;
 }
 
+void ReplyStream::make_last_choice() { shared_->meta.last_choice = true; }
+
 std::string merge_chat_choices(std::span<const std::unique_ptr<ReplyStream>> choices) {
   if (choices.empty()) return {};
   ReplyUsage usage;

@@ -37,8 +37,9 @@ struct ReplyMeta {
   int64_t created = 0;     // Unix seconds
   int64_t completed = 0;   // Responses completed_at; 0: the same as created
   Compat compat = Compat::kOurs;
-  int choice = 0;                                 // chat: index of this choice (n > 1)
-  bool last_choice = true;                        // chat: this stream sends the usage chunk
+  int choice = 0;                     // chat: index of this choice (n > 1)
+  bool last_choice = true;            // chat: this stream sends the usage chunk
+  std::optional<uint64_t> seed = {};  // chat, ours: told to the client, who can repeat the reply
   std::shared_ptr<const TokenCodec> tokens = {};  // needed for push_tokens
   const SealedReasoning* sealer =
       nullptr;  // Responses: fills encrypted_content when the request includes it
@@ -117,8 +118,13 @@ class ReplyStream {
   std::string response() const;  // the whole response object; after finish()
   std::string choice() const;    // chat: the choice object of response()
 
+  // Before finish(), when the engine says only at the end what it found in its caches.
+  void set_prompt_usage(const PromptUsage& usage) { usage_ = usage; }
   // Chat, n > 1: tokens of the choices that ended before this one; before finish() of the last.
   void add_usage_of(const ReplyStream& other);
+  // Chat, n > 1, in place of ReplyMeta::last_choice where the order of the ends is not known
+  // before: this choice ends last. Before its finish().
+  void make_last_choice();
 
   uint64_t completion_tokens() const { return completion_tokens_; }
   uint64_t reasoning_tokens() const { return reasoning_tokens_; }
