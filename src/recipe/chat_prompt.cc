@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "core/utf8.h"
+#include "recipe/prompt.h"
+#include "recipe/token_codec.h"
 
 namespace deepmint::recipe {
 namespace {
@@ -92,6 +94,35 @@ Result<std::vector<Segment>> render_source(const ChatTemplate& chat,
   return chat.source->render(variables);
 }
 
+std::vector<Segment> render_deepseek(ModelVersion version, std::span<const ChatMessage> messages) {
+  Conversation conversation;
+  conversation.thinking = false;
+  for (const ChatMessage& message : messages) {
+    Message m;
+    m.role = message.role == "system"      ? Role::kSystem
+             : message.role == "assistant" ? Role::kAssistant
+             : message.role == "tool"      ? Role::kTool
+                                           : Role::kUser;
+    m.content = message.content;
+    m.reasoning = message.reasoning;
+    m.tool_call_id = message.call_id;
+    for (const ChatCall& call : message.calls)
+      m.tool_calls.push_back({call.id, call.name, call.arguments});
+    conversation.messages.push_back(std::move(m));
+  }
+  return render_prompt(conversation, {.version = version}).segments();
+}
+
+Status check_roles(std::span<const ChatMessage> messages) {
+  for (size_t i = 0; i < messages.size(); ++i)
+    if (!is_role(messages[i].role))
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("expected role system, user, assistant or tool, found \"{}\"",
+                              messages[i].role.substr(0, 40)),
+                  fmt::format("messages[{}].role", i));
+  return {};
+}
+
 }  // namespace
 
 bool ends_in_thinking(std::span<const Segment> prompt) {
@@ -115,6 +146,11 @@ Result<ChatTemplate> load_chat_template(std::string_view jinja, std::string_view
   chat.bos_token = token_text(spec.bos);
   chat.eos_token = token_text(spec.eos);
   if (jinja.find_first_not_of(kWhite) == std::string_view::npos) {
+    if (architecture == "deepseek_v41") {
+      DEEPMINT_CHECK_OK(check_tokenizer(tokenizer, ModelVersion::kV41));
+      chat.deepseek = ModelVersion::kV41;
+      return chat;
+    }
     const auto has = [&](std::string_view a, std::string_view b) {
       return tokenizer.find_added(a) && tokenizer.find_added(b);
     };
@@ -146,13 +182,9 @@ Result<std::vector<Segment>> render_chat(const ChatTemplate& chat,
   if (!chat.takes_tools && variables.tools.is_array() && !variables.tools.items().empty())
     return fail(ErrorCode::kUnsupported, "the model's chat template has no place for tools",
                 "tools");
-  if (chat.source != nullptr) {
-    for (size_t i = 0; i < messages.size(); ++i)
-      if (!is_role(messages[i].role))
-        return fail(ErrorCode::kInvalidArgument,
-                    fmt::format("expected role system, user, assistant or tool, found \"{}\"",
-                                messages[i].role.substr(0, 40)),
-                    fmt::format("messages[{}].role", i));
+  if (chat.deepseek || chat.source != nullptr) {
+    DEEPMINT_CHECK_OK(check_roles(messages));
+    if (chat.deepseek) return render_deepseek(*chat.deepseek, messages);
     return render_source(chat, messages, variables);
   }
   std::vector<Segment> out;

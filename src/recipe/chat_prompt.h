@@ -1,6 +1,7 @@
-// Conversation → prompt segments for dense models: through the chat template that the model brings
-// (recipe/jinja, docs/jinja.md), or, when it brings none, through a built-in ChatML or Llama 3
-// prompt, by what its vocabulary has.
+// Conversation → prompt segments of a served model. Dense models: through the chat template that
+// the model brings (recipe/jinja, docs/jinja.md), or, when it brings none, through a built-in
+// ChatML or Llama 3 prompt, by what its vocabulary has. DeepSeek V4.1: the recipe's own encoder
+// (recipe/prompt.h); requests of an API go through recipe/convert.h instead, which knows more.
 //
 //   DEEPMINT_TRY(chat, load_chat_template(metadata.chat_template, "llama", tokenizer));
 //   DEEPMINT_TRY(segments, render_chat(chat, std::array{ChatMessage{"user", "hello"}}));
@@ -19,6 +20,7 @@
 
 #include "core/json.h"
 #include "deepmint/result.h"
+#include "recipe/compat.h"
 #include "recipe/family_parser.h"
 #include "recipe/jinja/jinja.h"
 #include "tokenizer/segment.h"
@@ -54,6 +56,9 @@ struct ChatTemplate {
   std::string begin_of_text;   // control token in front of everything; empty for none
   bool trim_content = false;   // white space around every message's content is dropped (Llama 3)
 
+  // DeepSeek: the recipe makes the prompt and reads the reply, and nothing below is used.
+  std::optional<ModelVersion> deepseek = std::nullopt;
+
   // The model's own template, which then makes the prompt instead of the fields above.
   std::shared_ptr<const jinja::Template> source = nullptr;
   std::string bos_token, eos_token;  // what the template sees under these names
@@ -62,14 +67,16 @@ struct ChatTemplate {
 };
 
 // The prompt format of a model: its own template when it has one (an error names what is not
-// supported and its line), else ChatML or Llama 3 when the vocabulary has their control tokens.
-// kUnsupported when there is neither.
+// supported and its line), else DeepSeek's for architecture "deepseek_v41" (kInvalidArgument when
+// the tokenizer lacks one of its control tokens), else ChatML or Llama 3 when the vocabulary has
+// their control tokens. kUnsupported when there is neither.
 Result<ChatTemplate> load_chat_template(std::string_view jinja, std::string_view architecture,
                                         const Tokenizer& tokenizer);
 
 // Segments of the whole conversation, ending where the assistant's reply begins. Errors:
 // kInvalidArgument for an unknown role or an empty list, with the message index in `where`, and for
 // what the template refuses; kUnsupported for tools that the prompt format has no place for.
+// DeepSeek: the reply answers at once, without thinking; tools are the API's business.
 Result<std::vector<Segment>> render_chat(const ChatTemplate& chat,
                                          std::span<const ChatMessage> messages,
                                          const ChatVariables& variables = {});

@@ -28,6 +28,8 @@ using Server = deepmint::testing::ServerTest;
 
 TEST_F(Server, BadRequestsNameTheField) {
   start_with({kImEnd});
+  const json function_f = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  const json strict_f = {{{"type", "function"}, {"function", {{"name", "f"}, {"strict", true}}}}};
   const struct {
     std::string body;
     int status;
@@ -107,7 +109,20 @@ TEST_F(Server, BadRequestsNameTheField) {
       {chat_body({{"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}}}).dump(), 400,
        "tools: the model's chat template has no place for tools", "tools"},
       {chat_body({{"tool_choice", "required"}}).dump(), 400,
+       "tool_choice: expected tools beside it", "tool_choice"},
+      {chat_body({{"tool_choice", "required"}, {"tools", function_f}}).dump(), 400,
        R"(tool_choice: a call cannot be forced here; expected "none" or "auto")", "tool_choice"},
+      {chat_body({{"tool_choice", {{"type", "function"}, {"function", {{"name", "g"}}}}},
+                  {"tools", function_f}})
+           .dump(),
+       400, "tool_choice: expected tools with the one that it names", "tool_choice"},
+      {chat_body({{"tool_choice", "maybe"}, {"tools", function_f}}).dump(), 400,
+       R"(tool_choice: expected none, auto, required or a function with a name, found "maybe")",
+       "tool_choice"},
+      {chat_body({{"tools", strict_f}}).dump(), 400,
+       "tools: strict tools and tools with a grammar cannot be enforced here; expected tools "
+       "without strict and without a grammar format",
+       "tools"},
       {chat_body({{"chat_template_kwargs", 5}}).dump(), 400,
        "chat_template_kwargs: expected an object, found 5", "chat_template_kwargs"},
       {R"({"messages":[{"role":"assistant","tool_calls":[{"id":"1"}]}]})", 400,
@@ -115,7 +130,20 @@ TEST_F(Server, BadRequestsNameTheField) {
        R"({"name", "arguments"}} with strings)",
        "messages[0].tool_calls[0]"},
       {chat_body({{"response_format", {{"type", "json_object"}}}}).dump(), 400,
-       R"(response_format.type: only "text" is supported here, found "json_object")",
+       R"(response_format: a reply cannot be held to a format here; expected {"type": "text"})",
+       "response_format"},
+      {chat_body({{"response_format",
+                   {{"type", "json_schema"},
+                    {"json_schema", {{"name", "x"}, {"schema", {{"type", "object"}}}}}}}})
+           .dump(),
+       400,
+       R"(response_format: a reply cannot be held to a format here; expected {"type": "text"})",
+       "response_format"},
+      {chat_body({{"response_format", {{"type", "json_schema"}}}}).dump(), 400,
+       "response_format.json_schema: expected an object with a schema",
+       "response_format.json_schema"},
+      {chat_body({{"response_format", {{"type", "xml"}}}}).dump(), 400,
+       R"(response_format.type: expected text, json_object, json_schema or regex, found "xml")",
        "response_format.type"},
       {chat_body({{"model", 5}}).dump(), 400, "model: expected a string, found 5", "model"},
       {chat_body({{"model", "gpt-4"}}).dump(), 404,

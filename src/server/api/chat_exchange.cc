@@ -3,14 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
 #include <exception>
 #include <limits>
 #include <random>
 #include <utility>
 
-#include "core/hash.h"
 #include "core/log.h"
+#include "recipe/convert.h"
+#include "server/api/constraint.h"
 
 namespace deepmint {
 namespace {
@@ -26,10 +26,6 @@ uint64_t draw_seed() {
   return ((uint64_t{device()} << 32) | device()) >> 11;
 }
 
-std::string_view name_of(FinishReason reason) {
-  return reason == FinishReason::kLength ? "length" : "stop";
-}
-
 ApiError model_not_found(const ApiContext& context, std::string_view name) {
   ApiError error = http_error(404, fmt::format("the model \"{}\" is not served here; \"{}\" is",
                                                name.substr(0, 100), context.model.id));
@@ -39,12 +35,6 @@ ApiError model_not_found(const ApiContext& context, std::string_view name) {
 }
 
 // The engine speaks of tokens; the request's field is called messages.
-// Nine letters and digits, which is what Mistral's templates insist on.
-std::string call_id(std::string_view completion, int32_t choice, int32_t call) {
-  const std::string key = fmt::format("{}/{}/{}", completion, choice, call);
-  return fmt::format("{:016x}", xxh3_64(as_byte_span(key))).substr(0, 9);
-}
-
 ApiError from_engine(Error error) {
   const bool too_long = error.code == ErrorCode::kTooLarge;
   if (too_long || error.where.starts_with("tokens")) error.where = "messages";
@@ -54,31 +44,6 @@ ApiError from_engine(Error error) {
 }
 
 }  // namespace
-
-// One timeline of the reply.
-struct ChatExchange::Choice {
-  Choice(const Tokenizer& tokenizer, const std::vector<std::string>& stop,
-         const std::vector<TokenId>& markers)
-      : text(tokenizer, stop, markers) {}
-
-  recipe::TextStream text;
-  // What finds reasoning and tool calls in the text; null when the text is all there is.
-  std::unique_ptr<ReplyReader> reader;
-  std::string content;                // not streamed: all of it
-  std::string reasoning, tool_calls;  // the same; entries of tool_calls are joined by commas
-  std::string logprobs;  // not streamed: all entries; streamed: those of the next chunk
-  // Entries of tokens whose text is not let through yet, with where in the decoded text it begins
-  // and ends.
-  struct Held {
-    size_t begin, end;
-    std::string entry;
-  };
-  std::deque<Held> held;
-  std::string_view finish_reason;  // empty while it runs
-  int64_t tokens = 0;
-  bool stopped = false;  // by a stop string; later tokens are not part of the reply
-  bool finished = false;
-};
 
 // Engine thread. One per choice; keeps the exchange alive until the engine is done with it.
 class ChatExchange::Sink final : public EventSink {
@@ -131,47 +96,6 @@ class ChatExchange::Sink final : public EventSink {
   const int32_t choice_;
 };
 
-// Text of one choice → reasoning, content and calls: chunks of the stream, or parts of the whole.
-class ChatExchange::ReplyReader final : public recipe::OutputSink {
- public:
-  ReplyReader(ChatExchange& owner, int32_t choice)
-      : owner_(owner),
-        choice_(choice),
-        parser_(owner.context_->model.chat->reply,
-                {.tools = owner.has_tools_, .starts_in_thinking = owner.starts_in_thinking_},
-                *this) {}
-  void push(std::string_view text) { parser_.push(text); }
-  void finish() { parser_.finish(); }
-  bool called() const { return parser_.called(); }
-
-  void reasoning(std::string_view text) override {
-    if (owner_.request_.stream)
-      owner_.output_->reasoning_chunk(owner_.out_, choice_, text);
-    else
-      this_choice().reasoning += text;
-  }
-  void text(std::string_view text) override { owner_.put_text(this_choice(), choice_, text); }
-  void tool_begin(std::string_view name) override { name_ = name, arguments_.clear(); }
-  void tool_arguments(std::string_view json) override { arguments_ += json; }
-  void tool_end(bool) override {
-    const std::string id = call_id(owner_.completion_id_, choice_, n_calls_);
-    const CalledTool call{n_calls_++, id, name_, arguments_};
-    if (owner_.request_.stream) return owner_.output_->tool_chunk(owner_.out_, choice_, call);
-    std::string& all = this_choice().tool_calls;
-    if (!all.empty()) all += ',';
-    ChatOutput::tool_entry(all, call, /*with_index=*/false);
-  }
-
- private:
-  Choice& this_choice() { return owner_.choices_[static_cast<size_t>(choice_)]; }
-
-  ChatExchange& owner_;
-  const int32_t choice_;
-  recipe::FamilyParser parser_;
-  std::string name_, arguments_;
-  int32_t n_calls_ = 0;
-};
-
 void ChatExchange::start(std::shared_ptr<ApiContext> context, http::Body body,
                          const std::shared_ptr<http::Exchange>& exchange, std::string cors_origin) {
   const auto chat = std::make_shared<ChatExchange>(context, exchange, std::move(cors_origin));
@@ -197,10 +121,12 @@ ChatExchange::~ChatExchange() = default;
 void ChatExchange::prepare(http::Body body) {
   if (exchange_->closed()) return;
   try {
-    auto request = parse_chat_request(body.text(), context_->model.default_sampling);
+    const auto& chat = context_->model.chat;
+    auto request = parse_chat_request(body.text(), context_->model.default_sampling,
+                                      chat ? chat->deepseek : std::nullopt);
     body = {};
     if (!request) return fail_with(api_error(request.error()));
-    if (!request->model.empty() && !context_->knows_model(request->model))
+    if (!request->model.empty() && !context_->knows_model(recipe::model_to_look_up(request->model)))
       return fail_with(model_not_found(*context_, request->model));
     if (auto admitted = admit(std::move(*request)); !admitted)
       fail_with(from_engine(std::move(admitted).error()));
@@ -210,68 +136,44 @@ void ChatExchange::prepare(http::Body body) {
   }
 }
 
-Result<std::vector<TokenId>> ChatExchange::encode_prompt(const ChatRequest& request) {
-  const ServedModel& model = context_->model;
-  if (!model.chat) return tl::unexpected(model.chat.error());
-  DEEPMINT_TRY(segments, recipe::render_chat(*model.chat, request.messages, request.variables));
-  const recipe::ReplyFormat& format = model.chat->reply;
-  has_tools_ = request.variables.tools.is_array();
-  starts_in_thinking_ = recipe::ends_in_thinking(segments);
-  reads_reply_ = format.thinks || (has_tools_ && format.calls != recipe::ReplyFormat::Calls::kNone);
-  if (reads_reply_)
-    for (const std::string_view marker : recipe::reply_markers(format))
-      if (const auto id = model.tokenizer->find_added(marker)) markers_.push_back(*id);
-  const auto context_tokens = static_cast<size_t>(model.engine->info().context_tokens);
-  // A prompt that cannot fit however well it compresses is not worth tokenising.
-  size_t bytes = 0;
-  for (const Segment& s : segments) bytes += s.text.size();
-  const size_t at_least = bytes / context_->longest_token_bytes;
-  if (at_least >= context_tokens)
-    return fail(
-        ErrorCode::kTooLarge,
-        fmt::format("prompt has at least {} tokens, context is {}", at_least, context_tokens),
-        "messages");
-  std::vector<TokenId> tokens = model.tokenizer->encode(segments);
-  if (tokens.size() >= context_tokens)
-    return fail(ErrorCode::kTooLarge,
-                fmt::format("prompt has {} tokens, context is {}", tokens.size(), context_tokens),
-                "messages");
-  return tokens;
-}
-
 Status ChatExchange::admit(ChatRequest request) {
   const ServedModel& model = context_->model;
-  DEEPMINT_TRY(tokens, encode_prompt(request));
-  request.messages = {};
   if (!request.sampling.seed) request.sampling.seed = draw_seed();
+  std::vector<std::shared_ptr<TokenMask>> masks(static_cast<size_t>(request.n));
+  if (request.constraint)
+    for (auto& mask : masks) {
+      DEEPMINT_TRY(made, make_token_mask(*request.constraint, model));
+      mask = std::move(made);
+    }
+  DEEPMINT_TRY(plan, plan_chat(context_, request,
+                               {.id = context_->next_completion_id(),
+                                .model = model.id,
+                                .fingerprint = context_->fingerprint,
+                                .created = std::chrono::duration_cast<std::chrono::seconds>(
+                                               std::chrono::system_clock::now().time_since_epoch())
+                                               .count(),
+                                .seed = *request.sampling.seed,
+                                .include_usage = request.include_usage}));
 
   GenerationRequest generation;
   generation.sampling = request.sampling;
   const int64_t room =
-      int64_t{model.engine->info().context_tokens} - static_cast<int64_t>(tokens.size());
+      int64_t{model.engine->info().context_tokens} - static_cast<int64_t>(plan.tokens.size());
   const int64_t wanted = request.max_tokens ? *request.max_tokens : model.default_max_tokens;
   generation.max_tokens = static_cast<int32_t>(wanted < 0 ? room : std::min(wanted, room));
   if (!request.ignore_eos) generation.stop_ids = model.end_ids;
   generation.cache_salt = request.cache_salt;
-  generation.tokens = std::move(tokens);
+  generation.tokens = std::move(plan.tokens);
 
-  prompt_tokens_ = static_cast<int64_t>(generation.tokens.size());
-  request.variables = {};
-  completion_id_ = context_->next_completion_id();
-  output_.emplace(ChatIdentity{.id = completion_id_,
-                               .model = model.id,
-                               .fingerprint = context_->fingerprint,
-                               .created = std::chrono::duration_cast<std::chrono::seconds>(
-                                              std::chrono::system_clock::now().time_since_epoch())
-                                              .count(),
-                               .seed = *request.sampling.seed,
-                               .include_usage = request.include_usage});
-  const int32_t n = request.n;
-  request_ = std::move(request);
-  for (int32_t choice = 0; choice < n; ++choice) {
+  reply_ = std::move(plan.reply);
+  stream_ = request.stream;
+  n_ = request.n;
+  request = {};  // its messages are tokens now
+  for (int32_t choice = 0; choice < n_; ++choice) {
     if (exchange_->closed()) return {};
-    GenerationRequest one = choice + 1 < n ? generation : std::move(generation);
+    GenerationRequest one = choice + 1 < n_ ? generation : std::move(generation);
     one.choice = choice;
+    one.mask = std::move(masks[static_cast<size_t>(choice)]);
     auto ticket =
         model.engine->submit(std::move(one), std::make_shared<Sink>(shared_from_this(), choice));
     const std::lock_guard lock(mutex_);
@@ -324,11 +226,6 @@ void ChatExchange::shutting_down(http::Exchange& exchange) {
 
 void ChatExchange::keep_alive(http::Exchange& exchange) { exchange.write(ChatOutput::kKeepAlive); }
 
-bool ChatExchange::ends_reply(TokenId id) const {
-  const auto& ends = context_->model.end_ids;
-  return !request_.ignore_eos && std::find(ends.begin(), ends.end(), id) != ends.end();
-}
-
 void ChatExchange::pump(http::Exchange& exchange) {
   std::optional<ApiError> failure;
   bool admitted = false;
@@ -350,7 +247,7 @@ void ChatExchange::pump(http::Exchange& exchange) {
   for (const Finish& finish : finished_now_) take_finish(finish);
   finished_now_.clear();
   if (trouble_) return end_with_error(exchange, *trouble_);
-  if (request_.stream && !out_.empty()) {
+  if (stream_ && !out_.empty()) {
     exchange.write(out_);
     out_.clear();
   }
@@ -359,18 +256,13 @@ void ChatExchange::pump(http::Exchange& exchange) {
 
 void ChatExchange::begin(http::Exchange& exchange) {
   begun_ = true;
-  choices_.reserve(static_cast<size_t>(request_.n));
-  for (int32_t i = 0; i < request_.n; ++i) {
-    choices_.emplace_back(*context_->model.tokenizer, request_.stop, markers_);
-    if (reads_reply_) choices_.back().reader = std::make_unique<ReplyReader>(*this, i);
-  }
+  choices_.resize(static_cast<size_t>(n_));
   unfinished_ = choices_.size();
-  usage_.prompt_tokens = prompt_tokens_;
-  if (!request_.stream) return;
   http::Response head{.content_type = "text/event-stream; charset=utf-8"};
+  reply_->begin(head.body);
+  if (!stream_) return;
   head.headers = {{"cache-control", "no-cache"}, {"x-accel-buffering", "no"}};
   http::allow_origin(head, cors_origin_);
-  for (int32_t i = 0; i < request_.n; ++i) output_->role_chunk(head.body, i);
   context_->metrics.count_response(200);
   exchange.begin_stream(std::move(head));
 }
@@ -379,21 +271,9 @@ void ChatExchange::take_token(const Event& event) {
   Choice& choice = choices_[static_cast<size_t>(event.choice)];
   // A stop string ends the reply at once; the engine may have made a token more before it heard of
   // it. How many depends on timing, and an answer must not.
-  if (choice.stopped || choice.finished) return;
-  ++choice.tokens;
-  if (ends_reply(event.id)) return;
-  const size_t begin = choice.text.decoded_bytes();
-  const auto piece = choice.text.push(event.id);
-  if (request_.logprobs) {
-    Choice::Held held{begin, choice.text.decoded_bytes(), {}};
-    ChatOutput::logprob_entry(held.entry, *context_->model.tokenizer, event.id, event.logprob,
-                              event.top);
-    choice.held.push_back(std::move(held));
-  }
-  release(choice, event.choice, piece.text, /*at_end=*/false);
-  if (!piece.stopped) return;
-  choice.stopped = true;
-  choice.finish_reason = "stop";
+  if (choice.complete || choice.finished) return;
+  choice.complete = reply_->take_token(event.choice, {event.id, event.logprob, event.top}, out_);
+  if (!choice.complete) return;
   std::shared_ptr<Ticket> ticket;
   {
     const std::lock_guard lock(mutex_);
@@ -402,49 +282,19 @@ void ChatExchange::take_token(const Event& event) {
   if (ticket) ticket->cancel();
 }
 
-// Text that is final, with the log-probabilities of the tokens that it completes; at the end of the
-// reply, of all of them.
-void ChatExchange::release(Choice& choice, int32_t index, std::string_view text, bool at_end) {
-  const size_t passed = choice.text.emitted_bytes();
-  const bool stopped = !choice.text.matched_stop().empty();
-  while (!choice.held.empty()) {
-    const Choice::Held& first = choice.held.front();
-    // Of a token that is cut by the stop string, the part before it counts. A token without text of
-    // its own (the first bytes of a character) goes where the next text goes.
-    if (first.begin >= passed && !(at_end && !stopped)) break;
-    if (!stopped && !at_end && first.end > passed) break;
-    if (!choice.logprobs.empty()) choice.logprobs += ',';
-    choice.logprobs += first.entry;
-    choice.held.pop_front();
-  }
-  if (stopped) choice.held.clear();
-  if (choice.reader == nullptr) return put_text(choice, index, text);
-  choice.reader->push(text);
-  if (at_end || stopped) choice.reader->finish();
-  if (request_.stream && !choice.logprobs.empty()) put_text(choice, index, {});
-}
-
-void ChatExchange::put_text(Choice& choice, int32_t index, std::string_view text) {
-  if (!request_.stream) {
-    choice.content += text;
-    return;
-  }
-  if (text.empty() && choice.logprobs.empty()) return;
-  output_->text_chunk(out_, index, text,
-                      request_.logprobs ? std::string_view(choice.logprobs) : std::string_view());
-  choice.logprobs.clear();
-}
-
 void ChatExchange::take_finish(const Finish& finish) {
   Choice& choice = choices_[static_cast<size_t>(finish.choice)];
   if (choice.finished) return;
   choice.finished = true;
   --unfinished_;
   const FinishEvent& event = finish.event;
-  if (!choice.stopped) {
+  FinishReason reason = FinishReason::kStop;
+  if (!choice.complete) {
     switch (event.reason) {
       case FinishReason::kStop:
+        break;
       case FinishReason::kLength:
+        reason = event.reason;
         break;
       case FinishReason::kCancelled:
         trouble_ = http_error(503, "the request was cancelled by the server");
@@ -456,16 +306,8 @@ void ChatExchange::take_finish(const Finish& finish) {
         trouble_ = event.error ? api_error(*event.error) : http_error(500, "the engine failed");
         return;
     }
-    choice.finish_reason = name_of(event.reason);
-    const auto rest = choice.text.finish();
-    if (rest.stopped) choice.finish_reason = "stop";
-    release(choice, finish.choice, rest.text, /*at_end=*/true);
   }
-  if (choice.reader != nullptr && choice.reader->called() && choice.finish_reason == "stop")
-    choice.finish_reason = "tool_calls";
-  usage_.completion_tokens += choice.tokens;
-  usage_.cached_tokens = std::max<int64_t>(usage_.cached_tokens, event.usage.cached_tokens);
-  if (request_.stream) output_->finish_chunk(out_, finish.choice, choice.finish_reason);
+  reply_->take_finish(finish.choice, reason, event.usage.cached_tokens, out_);
 }
 
 void ChatExchange::end(http::Exchange& exchange) {
@@ -473,21 +315,12 @@ void ChatExchange::end(http::Exchange& exchange) {
     const std::lock_guard lock(mutex_);
     tickets_ = {};
   }
-  if (request_.stream) {
-    if (request_.include_usage) output_->usage_chunk(out_, usage_);
-    out_ += ChatOutput::kDone;
+  if (stream_) {
+    reply_->end(out_);
     exchange.write(out_);
     return exchange.finish();
   }
-  std::vector<FinishedChoice> finished;
-  for (const Choice& choice : choices_)
-    finished.push_back(
-        {.content = choice.content,
-         .reasoning = choice.reasoning,
-         .tool_calls = choice.tool_calls,
-         .logprobs = request_.logprobs ? std::string_view(choice.logprobs) : std::string_view(),
-         .finish_reason = choice.finish_reason});
-  http::Response response{.body = output_->completion(finished, usage_)};
+  http::Response response{.body = reply_->whole()};
   http::allow_origin(response, cors_origin_);
   context_->metrics.count_response(200);
   exchange.respond(std::move(response));
@@ -495,7 +328,7 @@ void ChatExchange::end(http::Exchange& exchange) {
 
 void ChatExchange::end_with_error(http::Exchange& exchange, const ApiError& error) {
   cancel_all();
-  if (begun_ && request_.stream) {
+  if (begun_ && stream_) {
     // The status is long gone. No [DONE] follows: it would make a broken reply look whole.
     ChatOutput::error_event(out_, error);
     exchange.write(out_);

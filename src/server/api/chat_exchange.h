@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "deepmint/engine.h"
-#include "recipe/text_stream.h"
-#include "server/api/chat_output.h"
+#include "server/api/chat_reply.h"
 #include "server/api/chat_request.h"
 #include "server/api/context.h"
 #include "server/http/transport.h"
@@ -51,37 +50,32 @@ class ChatExchange final : public http::Responder,
     int32_t choice;
     FinishEvent event;
   };
-  struct Choice;
-  class ReplyReader;
+  struct Choice {
+    bool complete = false;  // needs no more tokens; the engine may not have heard of it yet
+    bool finished = false;
+  };
 
   // Worker thread.
   void prepare(http::Body body);
   Status admit(ChatRequest request);
-  Result<std::vector<TokenId>> encode_prompt(const ChatRequest& request);
   void fail_with(ApiError error);  // any thread
 
   // Io thread.
   void begin(http::Exchange& exchange);
   void take_token(const Event& event);
   void take_finish(const Finish& finish);
-  void put_text(Choice& choice, int32_t index, std::string_view text);
-  void release(Choice& choice, int32_t index, std::string_view text, bool at_end);
   void end(http::Exchange& exchange);
   void end_with_error(http::Exchange& exchange, const ApiError& error);
   void cancel_all();
-  bool ends_reply(TokenId id) const;
 
   const std::shared_ptr<ApiContext> context_;
   const std::shared_ptr<http::Exchange> exchange_;
   const std::string cors_origin_;
 
   // Written by the worker before `admitted_`, read by the io thread after it.
-  ChatRequest request_;  // messages are dropped once they are tokens
-  int64_t prompt_tokens_ = 0;
-  std::string completion_id_;
-  std::optional<ChatOutput> output_;
-  bool has_tools_ = false, starts_in_thinking_ = false, reads_reply_ = false;
-  std::vector<TokenId> markers_;  // special tokens that the reader of the reply looks for
+  bool stream_ = false;
+  int32_t n_ = 1;
+  std::unique_ptr<ChatReply> reply_;
 
   std::mutex mutex_;  // guards what follows
   std::vector<Event> inbox_;
@@ -96,7 +90,6 @@ class ChatExchange final : public http::Responder,
   std::vector<Choice> choices_;
   std::string out_;
   bool begun_ = false;
-  ChatUsage usage_;
   size_t unfinished_ = 0;
   std::optional<ApiError> trouble_;
 };

@@ -26,6 +26,7 @@ struct ChatIdentity {
   int64_t created = 0;         // unix seconds
   uint64_t seed = 0;           // the seed in force
   bool include_usage = false;  // chunks before the last carry "usage":null
+  int64_t prompt_tokens = 0;
 };
 
 struct ChatUsage {

@@ -6,8 +6,10 @@
 #include <array>
 #include <charconv>
 #include <limits>
+#include <utility>
 
 #include "core/json.h"
+#include "recipe/convert.h"
 #include "server/api/fields.h"
 
 namespace deepmint {
@@ -216,18 +218,6 @@ Status refuse_what_is_not_done(const Fields& fields) {
   const json::Value* functions = fields.find("functions");
   if (functions != nullptr && !(functions->is_array() && functions->items().empty()))
     return unsupported("functions", "expected tools in its place");
-  if (const json::Value* choice = fields.find("tool_choice"))
-    if (!choice->is_string() || (choice->as_string() != "none" && choice->as_string() != "auto"))
-      return unsupported("tool_choice",
-                         "a call cannot be forced here; expected \"none\" or \"auto\"");
-  if (const json::Value* format = fields.find("response_format")) {
-    const json::Value* type = format->find("type");
-    if (type == nullptr || !type->is_string())
-      return fields.wrong("response_format", "an object with a type", *format);
-    if (type->as_string() != "text")
-      return unsupported("response_format.type",
-                         fmt::format("only \"text\" is supported here, found {}", describe(*type)));
-  }
   if (const json::Value* modalities = fields.find("modalities")) {
     const bool only_text =
         modalities->is_array() &&
@@ -239,15 +229,83 @@ Status refuse_what_is_not_done(const Fields& fields) {
   return {};
 }
 
+using recipe::OutputConstraint;
+
+// response_format of a dense model. Its template has no words for a format, so that any of them is
+// a guarantee.
+Status read_format(const Fields& fields, ChatRequest& out) {
+  const json::Value* format = fields.find("response_format");
+  if (format == nullptr) return {};
+  const json::Value* type = format->find("type");
+  if (type == nullptr || !type->is_string())
+    return fields.wrong("response_format", "an object with a type", *format);
+  const std::string& name = type->as_string();
+  if (name == "text") return {};
+  OutputConstraint constraint;
+  constraint.must_enforce = true;
+  if (name == "json_schema") {
+    const json::Value* outer = format->find("json_schema");
+    const json::Value* schema = outer != nullptr ? outer->find("schema") : nullptr;
+    if (schema == nullptr)
+      return fail(ErrorCode::kInvalidArgument, "expected an object with a schema",
+                  "response_format.json_schema");
+    constraint.schema = json::dump(*schema);
+  } else if (name == "regex") {
+    const json::Value* regex = format->find("regex");
+    if (regex == nullptr || !regex->is_string())
+      return fail(ErrorCode::kInvalidArgument, "expected a string", "response_format.regex");
+    constraint.kind = OutputConstraint::Kind::kRegex;
+    constraint.schema = regex->as_string();
+  } else if (name != "json_object") {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("expected text, json_object, json_schema or regex, found {}", describe(*type)),
+        "response_format.type");
+  }
+  out.constraint = std::move(constraint);
+  return {};
+}
+
+bool is_strict(const json::Value& tool) {
+  const json::Value* strict = tool.find("function")->find("strict");
+  return strict != nullptr && strict->is_bool() && strict->as_bool();
+}
+
+// tool_choice of a dense model: whether a call is forced, and perhaps of which tool.
+struct ToolChoice {
+  bool none = false, required = false;
+  std::string name = {};
+};
+Result<ToolChoice> read_tool_choice(const Fields& fields) {
+  const json::Value* choice = fields.find("tool_choice");
+  if (choice == nullptr) return ToolChoice{};
+  if (choice->is_string()) {
+    const std::string& s = choice->as_string();
+    if (s == "none" || s == "auto" || s == "required")
+      return ToolChoice{.none = s == "none", .required = s == "required"};
+  }
+  const json::Value* function = choice->find("function");
+  const json::Value* name = function != nullptr ? function->find("name") : nullptr;
+  if (name == nullptr || !name->is_string())
+    return fields.wrong("tool_choice", "none, auto, required or a function with a name", *choice);
+  return ToolChoice{.required = true, .name = name->as_string()};
+}
+
 Status read_tools(const Fields& fields, ChatRequest& out) {
   if (const json::Value* kwargs = fields.find("chat_template_kwargs")) {
     if (!kwargs->is_object()) return fields.wrong("chat_template_kwargs", "an object", *kwargs);
     out.variables.kwargs = *kwargs;
   }
+  DEEPMINT_TRY(choice, read_tool_choice(fields));
   const json::Value* tools = fields.find("tools");
-  if (tools == nullptr) return {};
+  if (tools == nullptr) {
+    if (!choice.required) return {};
+    return fail(ErrorCode::kInvalidArgument, "expected tools beside it", "tool_choice");
+  }
   if (!tools->is_array() || tools->items().size() > kMaxTools)
     return fields.wrong("tools", fmt::format("an array of at most {} tools", kMaxTools), *tools);
+  bool strict = false;
+  json::Array kept;
   for (size_t i = 0; i < tools->items().size(); ++i) {
     const json::Value& tool = tools->items()[i];
     const json::Value* type = tool.find("type");
@@ -260,10 +318,39 @@ Status read_tools(const Fields& fields, ChatRequest& out) {
     if (name == nullptr || !name->is_string() || name->as_string().empty())
       return fail(ErrorCode::kInvalidArgument, "expected a function with a name",
                   fmt::format("tools[{}].function", i));
+    if (!choice.name.empty() && name->as_string() != choice.name) continue;
+    strict = strict || is_strict(tool);
+    kept.push_back(tool);
   }
-  const json::Value* choice = fields.find("tool_choice");
-  const bool none = choice != nullptr && choice->is_string() && choice->as_string() == "none";
-  if (!none && !tools->items().empty()) out.variables.tools = *tools;
+  if (choice.required && kept.empty())
+    return fail(ErrorCode::kInvalidArgument, "expected tools with the one that it names",
+                "tool_choice");
+  if (choice.none || kept.empty()) return {};
+  out.variables.tools = json::Value(std::move(kept));
+  if (!strict && !choice.required) return {};
+  OutputConstraint constraint;
+  constraint.kind = choice.required ? OutputConstraint::Kind::kToolCallsRequired
+                                    : OutputConstraint::Kind::kToolCalls;
+  constraint.schema = json::dump(out.variables.tools);
+  constraint.must_enforce = true;
+  if (out.constraint && !choice.required) {
+    constraint.answer = out.constraint->kind;
+    constraint.answer_schema = std::move(out.constraint->schema);
+  }
+  out.constraint = std::move(constraint);
+  return {};
+}
+
+// The conversation of a request to DeepSeek, as the recipe reads it. `body` is used up.
+Status read_conversation(json::Value& body, recipe::ModelVersion version, ChatRequest& out) {
+  if (Fields(body).find("chat_template_kwargs") != nullptr)
+    return unsupported("chat_template_kwargs",
+                       "expected thinking and reasoning_effort in its place");
+  if (Fields(body).find("model") == nullptr)  // the served one
+    body.members().push_back({"model", json::Value(std::string())});
+  DEEPMINT_TRY(request, recipe::convert_chat(body, {.version = version}));
+  out.constraint = std::exchange(request.inference.constraint, std::nullopt);
+  out.conversation = std::move(request);
   return {};
 }
 
@@ -292,7 +379,8 @@ Status read_sampling(const Fields& fields, ChatRequest& out) {
 
 }  // namespace
 
-Result<ChatRequest> parse_chat_request(std::string_view body, const SamplingParams& defaults) {
+Result<ChatRequest> parse_chat_request(std::string_view body, const SamplingParams& defaults,
+                                       std::optional<recipe::ModelVersion> deepseek) {
   auto parsed = json::parse(body, kLimits);
   if (!parsed) return tl::unexpected(std::move(parsed).error().at("request body"));
   if (!parsed->is_object())
@@ -302,9 +390,10 @@ Result<ChatRequest> parse_chat_request(std::string_view body, const SamplingPara
   ChatRequest out;
   out.sampling = defaults;
   DEEPMINT_CHECK_OK(fields.text("model", out.model, 1024));
-  DEEPMINT_CHECK_OK(read_messages(fields, out));
+  if (!deepseek) DEEPMINT_CHECK_OK(read_messages(fields, out));
   DEEPMINT_CHECK_OK(refuse_what_is_not_done(fields));
-  DEEPMINT_CHECK_OK(read_tools(fields, out));
+  if (!deepseek) DEEPMINT_CHECK_OK(read_format(fields, out));
+  if (!deepseek) DEEPMINT_CHECK_OK(read_tools(fields, out));
   DEEPMINT_CHECK_OK(read_sampling(fields, out));
   DEEPMINT_CHECK_OK(read_stop(fields, out));
   int32_t max_tokens = -1;
@@ -323,6 +412,7 @@ Result<ChatRequest> parse_chat_request(std::string_view body, const SamplingPara
     DEEPMINT_CHECK_OK(
         Fields(*options, "stream_options").boolean("include_usage", out.include_usage));
   }
+  if (deepseek) DEEPMINT_CHECK_OK(read_conversation(*parsed, *deepseek, out));
   return out;
 }
 

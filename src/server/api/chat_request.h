@@ -2,7 +2,11 @@
 // names the field, what was expected and what was found. Pure; no exceptions; time and memory are
 // linear in the body.
 //
-//   DEEPMINT_TRY(request, parse_chat_request(body, model.default_sampling));
+//   DEEPMINT_TRY(request, parse_chat_request(body, model.default_sampling, model.chat->deepseek));
+//
+// What the engine needs (sampling, limits, streaming) is read here for every model. The
+// conversation is read here for dense models, whose templates take what they take, and by the
+// recipe's converter for DeepSeek.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +18,7 @@
 #include "deepmint/result.h"
 #include "deepmint/sampling.h"
 #include "recipe/chat_prompt.h"
+#include "recipe/conversation.h"
 
 namespace deepmint {
 
@@ -25,8 +30,9 @@ inline constexpr size_t kMaxLogitBias = 1024;
 inline constexpr size_t kMaxTools = 1024;
 
 struct ChatRequest {
-  std::string model;  // empty: the one that is served
-  std::vector<recipe::ChatMessage> messages;
+  std::string model;                                        // empty: the one that is served
+  std::vector<recipe::ChatMessage> messages;                // dense models
+  std::optional<recipe::ConversationRequest> conversation;  // DeepSeek, instead of messages
   SamplingParams sampling;  // the given defaults, with what the request says over them
   std::optional<int32_t> max_tokens;
   int32_t n = 1;
@@ -38,10 +44,14 @@ struct ChatRequest {
   bool ignore_eos = false;
   std::string cache_salt;
   recipe::ChatVariables variables;  // tools (unless tool_choice is none), chat_template_kwargs
+  // What the reply must look like (response_format, strict tools, forced calls): for
+  // make_token_mask().
+  std::optional<recipe::OutputConstraint> constraint;
 };
 
 // Errors: kInvalidArgument (wrong JSON, type or range; `where` is the field), kUnsupported (a field
 // that asks for something this endpoint does not do), kTooLarge (JSON nested or split up too far).
-Result<ChatRequest> parse_chat_request(std::string_view body, const SamplingParams& defaults);
+Result<ChatRequest> parse_chat_request(std::string_view body, const SamplingParams& defaults,
+                                       std::optional<recipe::ModelVersion> deepseek = {});
 
 }  // namespace deepmint

@@ -26,9 +26,10 @@ void check(const Error& error) {
 }
 
 void check(const ChatRequest& r) {
-  require(!r.messages.empty());
+  require(r.conversation.has_value() == r.messages.empty());
   for (const auto& message : r.messages) {
-    require(message.role == "system" || message.role == "user" || message.role == "assistant");
+    require(message.role == "system" || message.role == "user" || message.role == "assistant" ||
+            message.role == "tool");
     require(utf8::is_valid(message.content));
   }
   require(r.n >= 1 && r.n <= kMaxChoices);
@@ -56,10 +57,15 @@ void check(const ChatRequest& r) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto request = parse_chat_request({reinterpret_cast<const char*>(data), size}, {});
-  if (request)
-    check(*request);
-  else
-    check(request.error());
+  // As a dense model reads it, and as DeepSeek does.
+  for (const auto deepseek : {std::optional<recipe::ModelVersion>(),
+                              std::optional<recipe::ModelVersion>(recipe::ModelVersion::kV41)}) {
+    const auto request =
+        parse_chat_request({reinterpret_cast<const char*>(data), size}, {}, deepseek);
+    if (request)
+      check(*request);
+    else
+      check(request.error());
+  }
   return 0;
 }

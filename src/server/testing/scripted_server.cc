@@ -4,6 +4,7 @@
 //   scripted_server hang            one token per reply, then silence until the client leaves
 //   scripted_server pace N US       N tokens per reply, one each US microseconds
 //   scripted_server say FILE TEXT   TEXT, a token per byte, behind the chat template in FILE
+//   scripted_server deepseek TEXT   TEXT from a DeepSeek V4.1 model: control tokens, else bytes
 //
 // Prints "listening on URL"; ends when standard input does.
 #include <unistd.h>
@@ -32,14 +33,19 @@ int main(int argc, char** argv) {
   } else if (kind == "say" && argc == 4) {
     play.tokens = testing::bytes_of(argv[3]);
     play.tokens.push_back(testing::kImEnd);
+  } else if (kind == "deepseek" && argc == 3) {
+    play.tokens = testing::deepseek_ids(argv[2]);
+    play.tokens.push_back(testing::kDeepSeekEnd);
   } else {
-    std::fprintf(stderr, "usage: scripted_server hang | pace N US | say FILE TEXT\n");
+    std::fprintf(stderr,
+                 "usage: scripted_server hang | pace N US | say FILE TEXT | deepseek TEXT\n");
     return 2;
   }
   testing::ScriptedEngine engine([&](const GenerationRequest&) { return play; });
   ServerConfig config;
   config.port = 0;
-  ServedModel model = testing::test_model(engine);
+  ServedModel model =
+      kind == "deepseek" ? testing::deepseek_model(engine) : testing::test_model(engine);
   if (kind == "say") {
     std::ifstream file(argv[2]);
     const std::string text(std::istreambuf_iterator<char>(file), {});

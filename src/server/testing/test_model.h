@@ -20,6 +20,11 @@ inline constexpr TokenId kHello = 258, kWorld = 259, kNewlines = 260,
 
 std::shared_ptr<const Tokenizer> test_tokenizer();
 std::vector<TokenId> bytes_of(std::string_view text);  // one token per byte
+// Bytes, and DeepSeek's control tokens from 256 on; its end of sentence ends a reply.
+inline constexpr TokenId kDeepSeekEnd = 257;
+std::shared_ptr<const Tokenizer> deepseek_tokenizer();
+std::vector<TokenId> deepseek_ids(std::string_view text);  // control tokens where they stand
+ServedModel deepseek_model(Engine& engine);                // id "test-model"
 ServedModel test_model(Engine& engine);  // id "test-model", ChatML, kImEnd ends a reply
 
 }  // namespace deepmint::testing

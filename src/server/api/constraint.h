@@ -1,0 +1,26 @@
+// The seam between the API and a grammar engine: what a reply must look like → the mask that makes
+// it so. Endpoints describe the constraint (recipe/conversation.h, OutputConstraint) and know no
+// more about it.
+#pragma once
+
+#include <memory>
+
+#include "deepmint/engine.h"
+#include "deepmint/result.h"
+#include "recipe/conversation.h"
+#include "server/server.h"
+
+namespace deepmint {
+
+// The mask of one choice of one request: masks keep state, so each choice gets its own. Null: any
+// token may come. `model` tells how the constraint is spelled: its tokenizer, and in `chat` the
+// markup of calls and of thinking (ChatTemplate::deepseek, else ReplyFormat). A constraint with
+// `after_thinking` binds from the end of the thinking block on.
+//
+// No grammar engine is plugged in: a constraint that the client was promised (must_enforce) is
+// kUnsupported, with the request's field in `where`; others, which the prompt asks for in words,
+// give null.
+Result<std::shared_ptr<TokenMask>> make_token_mask(const recipe::OutputConstraint& constraint,
+                                                   const ServedModel& model);
+
+}  // namespace deepmint
