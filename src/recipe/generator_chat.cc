@@ -98,7 +98,8 @@ class ChatGenerator final : public Generator {
   }
 
   void tool_begin(std::string_view call_id, std::string_view name) override {
-    custom_ = std::find(custom_tools_.begin(), custom_tools_.end(), name) != custom_tools_.end();
+    custom_ =
+        ours_ && std::find(custom_tools_.begin(), custom_tools_.end(), name) != custom_tools_.end();
     custom_input_.reset();
     const std::string_view kind = custom_ ? "custom" : "function";
     const std::string_view text = custom_ ? "input" : "arguments";
