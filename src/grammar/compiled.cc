@@ -2,12 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "core/json.h"
-#include "grammar/ebnf.h"
 #include "grammar/lexer.h"
-#include "grammar/regex_parser.h"
 
 namespace deepmint::grammar {
 

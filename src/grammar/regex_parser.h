@@ -25,6 +25,7 @@ struct RegexOptions {
   bool search = false;  // true: the language of all texts in which the pattern occurs somewhere
 };
 
+// A published limit of both dialects: {1,10000} is the largest count.
 inline constexpr uint32_t kMaxRegexRepeat = 10'000;
 inline constexpr size_t kMaxRegexBytes = 64 * 1024;
 
