@@ -70,8 +70,9 @@ void plan_and_apply(benchmark::State& state) {
     r.sampling.seed = 1;
     r.stop_ids = {63, 62};
     r.sampling.banned_ids = {63, 62};
-    if (!core->take_place()) state.SkipWithError("queue full");
-    core->add(std::move(*core->prepare(r, std::make_shared<CountingSink>())));
+    auto sequence = std::move(*core->prepare(r, std::make_shared<CountingSink>()));
+    if (!core->take_place(*sequence)) state.SkipWithError("queue full");
+    core->add(std::move(sequence));
   }
   for (int i = 0; i < 10; ++i) core->step();
   for (auto _ : state) {

@@ -76,8 +76,9 @@ int run(const char* path, int32_t rows, int steps, int32_t threads) {
         r.sampling.top_p = 0.95;
         r.sampling.top_logprobs = 5;
       }
-      if (!(*core)->take_place()) return 1;
-      (*core)->add(std::move(*(*core)->prepare(r, std::make_shared<SilentSink>())));
+      auto sequence = std::move(*(*core)->prepare(r, std::make_shared<SilentSink>()));
+      if (!(*core)->take_place(*sequence)) return 1;
+      (*core)->add(std::move(sequence));
     }
     for (int i = 0; i < 20; ++i) (*core)->step();
     for (auto& phase : watch.us) phase.clear();

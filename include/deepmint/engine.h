@@ -27,7 +27,12 @@
 
 namespace deepmint {
 
+// Who goes first when not all can: somebody reads along, a program waits, nobody waits. Batch
+// requests are best effort: no promise about their first token, and they may be set aside while
+// others run.
 enum class RequestClass : uint8_t { kInteractive, kAgent, kBatch };
+inline constexpr int kRequestClasses = 3;
+std::string_view to_string(RequestClass request_class);  // "interactive", "agent", "batch"
 
 // Restricts what may be sampled next, token by token: grammars and forced prefixes. One object per
 // request; the engine calls it on its own thread, allowed() and then accept() for each token in
@@ -55,6 +60,12 @@ struct GenerationRequest {
   std::optional<int32_t> tail_keep_tokens;
   RequestClass request_class = RequestClass::kInteractive;
   std::optional<std::chrono::steady_clock::time_point> deadline;
+  // Ends with kResourceExhausted if it still waits at this time; unset: engine.max_queue_ms.
+  std::optional<std::chrono::steady_clock::time_point> start_by;
+  // Requests of one class are served fairly over these keys (who pays, usually), in proportion to
+  // the weight, 0.001 to 1000. Empty: all such requests together are one key.
+  std::string fair_key;
+  double fair_weight = 1;
   std::string cache_salt;  // isolates cached prefixes between tenants
   int32_t choice =
       0;  // index of this timeline among the n of one API request (random stream word c3)
@@ -133,6 +144,9 @@ struct EngineStats {
   int64_t steps = 0, rows = 0;
   int64_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;
   int64_t finished = 0, cancelled = 0, refused = 0, failed = 0;
+  int64_t preempted = 0, resumed = 0;  // set aside for a request of a better class, and back again
+  int64_t parked_bytes = 0;            // memory of those that are set aside now
+  int64_t late_rows = 0;  // rows that ran for a request that had ended while they were planned
 };
 
 class Engine {
@@ -141,7 +155,8 @@ class Engine {
 
   // Validates and queues. Errors: kInvalidArgument (bad parameter or id), kTooLarge (prompt longer
   // than the context, or needs more state than the whole pool holds), kResourceExhausted (waiting
-  // queue full), kUnavailable (stopping). On error the sink is never called.
+  // queue full, or the first token would come too late for its class; retry_after_s says when to
+  // come again), kUnavailable (stopping). On error the sink is never called.
   virtual Result<std::shared_ptr<Ticket>> submit(GenerationRequest request,
                                                  std::shared_ptr<EventSink> sink) = 0;
 

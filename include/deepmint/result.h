@@ -36,8 +36,9 @@ std::string_view to_string(ErrorCode code);  // "invalid_argument", …
 
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
-  std::string message;  // what was expected and what was found, one line
-  std::string where;    // file, field, tensor or position; may be empty
+  std::string message;       // what was expected and what was found, one line
+  std::string where;         // file, field, tensor or position; may be empty
+  double retry_after_s = 0;  // kResourceExhausted: when to come again, as far as known; 0 = unsaid
 
   // "where: message", or the message alone when `where` is empty.
   std::string str() const { return where.empty() ? message : where + ": " + message; }

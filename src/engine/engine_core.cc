@@ -47,20 +47,53 @@ Status check_ids(std::span<const TokenId> ids, int64_t vocab_size, std::string_v
   return {};
 }
 
-// Calls into a sink; what it throws becomes the error of its own request.
+// Calls something of a request's owner; what it throws becomes the error of its own request.
 template <class Call>
-void guarded(Sequence& s, const Call& call) {
+std::optional<Error> guarded(const char* whose, const Call& call) {
   std::string what;
   try {
     call();
-    return;
+    return std::nullopt;
   } catch (const std::exception& e) {
     what = e.what();
   } catch (...) {
     what = "unknown exception";
   }
-  s.error = Error{ErrorCode::kInternal, fmt::format("the receiver of events failed: {}", what), {}};
+  return Error{ErrorCode::kInternal, fmt::format("{} failed: {}", whose, what), {}};
+}
+
+void fail_request(Sequence& s, std::optional<Error> error) {
+  if (!error) return;
+  s.error = std::move(error);
   s.ending = FinishReason::kError;
+}
+
+constexpr const char* kReceiver = "the receiver of events";
+
+bool is_stop(const Sequence& s, TokenId id) {
+  const auto& stops = s.request.stop_ids;
+  return std::find(stops.begin(), stops.end(), id) != stops.end();
+}
+
+QueueModel::Options queue_options(const EngineConfig& config, const SchedulerLimits& limits) {
+  QueueModel::Options options;
+  options.max_waiting = config.max_waiting;
+  options.max_running = limits.max_running;
+  options.step_rows = limits.step_rows;
+  options.first_token[static_cast<size_t>(RequestClass::kInteractive)] =
+      std::chrono::milliseconds(config.interactive_first_token_ms);
+  options.first_token[static_cast<size_t>(RequestClass::kAgent)] =
+      std::chrono::milliseconds(config.agent_first_token_ms);
+  return options;
+}
+
+// What a position that a row looks at costs beside the row itself, where the model does not say.
+constexpr double kWorkPerPosition = 1.0 / 4096;
+
+double work_per_position(const ModelInfo& info) {
+  return info.macs_per_row > 0 ? static_cast<double>(info.macs_per_row_and_position) /
+                                     static_cast<double>(info.macs_per_row)
+                               : kWorkPerPosition;
 }
 
 }  // namespace
@@ -85,6 +118,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const LoadedModel& loaded
   limits.max_running = static_cast<size_t>(plan.max_running);
   limits.step_rows = static_cast<size_t>(config.step_tokens);
   limits.step_logit_rows = std::max(limits.max_running, std::min(kLogitRows, limits.step_rows));
+  limits.step_attention = config.step_attention;
   limits.n_blocks = plan.n_blocks;
   limits.n_slots = plan.n_slots;
 
@@ -109,7 +143,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const LoadedModel& loaded
     return fail(ErrorCode::kResourceExhausted,
                 "the system refused memory for the engine's buffers");
   }
-  DEEPMINT_CHECK_OK(core->executor_.reserve());
+  DEEPMINT_CHECK_OK(core->executor_->reserve());
   return core;
 }
 
@@ -120,11 +154,19 @@ EngineCore::EngineCore(const LoadedModel& loaded, const EngineConfig& config, co
       clock_(clock),
       hooks_(hooks),
       info_(std::move(info)),
-      max_waiting_(config.max_waiting),
+      max_queue_(config.max_queue_ms),
+      work_per_position_(work_per_position(loaded.model->info())),
+      park_budget_(config.park_bytes >= 0 ? static_cast<uint64_t>(config.park_bytes)
+                                          : arena.bytes() / 8),
       arena_(std::move(arena)),
-      scheduler_(limits),
-      executor_(loaded.model, loaded.pool, arena_, limits, loaded.never_ids) {
+      scheduler_(limits, this),
+      executor_(hooks.make_executor
+                    ? hooks.make_executor(limits)
+                    : std::make_unique<ModelExecutor>(loaded.model, loaded.pool, arena_, limits,
+                                                      loaded.never_ids)),
+      queue_(queue_options(config, limits)) {
   ending_.reserve(limits.max_running);
+  if (config.plan_ahead) runner_ = std::make_unique<StepRunner>(*executor_, clock_, hooks_.tap);
 }
 
 EngineCore::~EngineCore() = default;
@@ -147,6 +189,9 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare(GenerationRequest request,
   if (request.max_tokens < -1)
     return bad_request("max_tokens",
                        fmt::format("expected at least -1, found {}", request.max_tokens));
+  if (!(request.fair_weight >= 0.001 && request.fair_weight <= 1000))
+    return bad_request("fair_weight",
+                       fmt::format("expected 0.001 to 1000, found {}", request.fair_weight));
   if (request.choice < 0)
     return bad_request("choice", fmt::format("expected at least 0, found {}", request.choice));
   const auto prompt = static_cast<int32_t>(request.tokens.size());
@@ -163,8 +208,9 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare(GenerationRequest request,
   s->prompt_tokens = prompt;
   s->limit = prompt + (request.max_tokens < 0 ? room : std::min(room, request.max_tokens));
   s->seed = request.sampling.seed ? *request.sampling.seed : random_seed();
-  s->tokens = std::move(request.tokens);
-  s->tokens.reserve(static_cast<size_t>(s->limit));
+  s->tokens = TokenTimeline(request.tokens, s->limit);
+  request.tokens = {};
+  s->work = work(0, prompt);
   if (request.tail_keep_tokens) {
     if (request.want_prompt_logits)
       return bad_request("tail_keep_tokens",
@@ -201,7 +247,7 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare_saved(GenerationRequest re
   if (!request.sampling.seed) request.sampling.seed = saved.seed;
   DEEPMINT_TRY(s, prepare(std::move(request), std::move(sink)));
   if (s->prompt_tokens != saved.prompt_tokens ||
-      !std::equal(s->tokens.begin(), s->tokens.end(), saved.tokens.begin()))
+      !std::equal(s->prompt().begin(), s->prompt().end(), saved.tokens.begin()))
     return bad_request("tokens",
                        "expected the prompt that the saved sequence began with, found another");
   if (s->seed != saved.seed || s->request.choice != saved.choice)
@@ -221,47 +267,82 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare_saved(GenerationRequest re
                        "expected a saved sequence that has run its prompt, found one inside it");
   if (saved.computed >= length)
     return bad_request("state", "expected a token that has not been run, found none to go on from");
-  s->tokens.insert(s->tokens.end(), saved.tokens.begin() + s->prompt_tokens, saved.tokens.end());
-  s->computed = saved.computed;
+  for (const TokenId id : std::span(saved.tokens).subspan(static_cast<size_t>(s->prompt_tokens)))
+    s->tokens.append_known(id);
+  s->computed = s->granted = saved.computed;
+  s->work = work(s->computed, length - s->computed);
   s->saved = std::move(state);
   return s;
 }
 
-bool EngineCore::take_place() {
-  if (queued_.fetch_add(1, std::memory_order_relaxed) < max_waiting_) return true;
-  queued_.fetch_sub(1, std::memory_order_relaxed);
-  return false;
+Status EngineCore::take_place(const Sequence& sequence) {
+  return queue_.enter(sequence.request.request_class, sequence.work);
 }
 
 void EngineCore::add(std::unique_ptr<Sequence> sequence) {
+  Sequence& s = *sequence;
+  s.cost = s.work + 2 * queue_.expected_output(s.request.request_class, s.limit - s.length());
+  if (!s.request.start_by && max_queue_.count() > 0) s.request.start_by = clock_.now() + max_queue_;
   scheduler_.enqueue(std::move(sequence));
 }
 
-Result<std::vector<std::byte>> EngineCore::export_state(uint64_t id) const {
-  for (const auto& s : scheduler_.running()) {
-    if (s->control->id != id) continue;
+std::vector<std::byte> EngineCore::encode(const Sequence& s) const {
+  kvcache::SeqState state;
+  state.model_fingerprint = model_->info().fingerprint;
+  state.tokens.assign(s.tokens.known().begin(), s.tokens.known().end());
+  state.prompt_tokens = s.prompt_tokens;
+  state.computed = s.computed;
+  state.seed = s.seed;
+  state.choice = s.request.choice;
+  return kvcache::encode_seq_state(state, arena_, s.blocks, s.slot);
+}
+
+Result<std::vector<std::byte>> EngineCore::export_state(uint64_t id) {
+  quiesce();
+  const auto is_it = [id](const std::unique_ptr<Sequence>& s) { return s->control->id == id; };
+  const auto where = fmt::format("request {}", id);
+  for (const auto* list : {&scheduler_.running(), &scheduler_.parked()}) {
+    const auto it = std::find_if(list->begin(), list->end(), is_it);
+    if (it == list->end()) continue;
+    const Sequence& s = **it;
     // Its rings belong to this request's own approximation, which the saved form does not name.
-    if (s->request.tail_keep_tokens)
+    if (s.request.tail_keep_tokens)
       return fail(ErrorCode::kUnsupported,
-                  "expected a request without a bounded decoder tail, found one",
-                  fmt::format("request {}", id));
-    kvcache::SeqState state;
-    state.model_fingerprint = model_->info().fingerprint;
-    state.tokens = s->tokens;
-    state.prompt_tokens = s->prompt_tokens;
-    state.computed = s->computed;
-    state.seed = s->seed;
-    state.choice = s->request.choice;
-    return kvcache::encode_seq_state(state, arena_, s->blocks, s->slot);
+                  "expected a request without a bounded decoder tail, found one", where);
+    return s.saved.empty() ? encode(s) : s.saved;
   }
   return fail(ErrorCode::kNotFound,
               fmt::format("expected a running request, found none with id {}", id));
 }
 
+bool EngineCore::preempt(uint64_t id) {
+  quiesce();
+  for (const auto& s : scheduler_.running())
+    if (s->control->id == id) return scheduler_.preempt(s.get());
+  return false;
+}
+
+// The scheduler asks for it when the last step of the sequence has ended.
+bool EngineCore::park(Sequence& s) {
+  if (s.computed > 0) {
+    const uint64_t bytes =
+        kvcache::blocks_for(s.computed) * kvcache::bytes_per_block(arena_.parts()) +
+        kvcache::bytes_per_slot(arena_.parts());
+    if (static_cast<uint64_t>(stats_.parked_bytes) + bytes > park_budget_) return false;
+    s.saved = encode(s);
+    stats_.parked_bytes += static_cast<int64_t>(s.saved.size());
+  }
+  DEEPMINT_CHECK(s.granted == s.computed && s.in_flight == 0);
+  s.parked = true;
+  move(s, RequestState::kPreempted);
+  ++stats_.preempted;
+  return true;
+}
+
 EngineStats EngineCore::stats() const {
   EngineStats s = stats_;
   s.running = static_cast<int64_t>(scheduler_.running().size());
-  s.waiting = queued_.load(std::memory_order_relaxed);
+  s.waiting = queue_.waiting() + static_cast<int64_t>(scheduler_.parked().size());
   s.blocks_total = static_cast<int64_t>(scheduler_.blocks().total());
   s.blocks_free = static_cast<int64_t>(scheduler_.blocks().free());
   return s;
@@ -273,27 +354,100 @@ void EngineCore::observe(StepPoint point, const StepPlan* plan) {
   if (hooks_.observer != nullptr) hooks_.observer->at(point, plan);
 }
 
+double EngineCore::work(int32_t begin, int32_t count) const {
+  const Grant g{.begin = begin, .count = count};
+  return count + work_per_position_ * static_cast<double>(g.attention());
+}
+
+void EngineCore::move(Sequence& s, RequestState next) {
+  if (s.move_to(next)) return;
+  fail_request(s, Error{ErrorCode::kInternal,
+                        fmt::format("a request cannot go from {} to {}", to_string(s.state),
+                                    to_string(next)),
+                        {}});
+}
+
 void EngineCore::step() {
   observe(StepPoint::kStart, nullptr);
   sweep(clock_.now());
   if (scheduler_.idle()) return;
-  const StepPlan& plan = scheduler_.plan();
-  for (Sequence* admitted : plan.admitted) start(*admitted);
-  DEEPMINT_CHECK(plan.rows >
-                 0);  // or the engine would spin: whatever waits fits into an empty pool
-  observe(StepPoint::kPlanned, &plan);
-  const Status forward = executor_.forward(plan, hooks_.tap);
-  observe(StepPoint::kForwarded, &plan);
-  std::span<const SampleOutcome> outcomes;
-  if (forward) {
-    scheduler_.advance(plan);
-    outcomes = executor_.sample(plan);
-    ++stats_.steps;
-    stats_.rows += static_cast<int64_t>(plan.rows);
+  if (runner_ != nullptr) {
+    step_ahead();
+  } else {
+    step_alone();
   }
+  report_load();
+}
+
+// Plan, run, deliver: one after the other.
+void EngineCore::step_alone() {
+  const StepPlan& plan = scheduler_.plan();
+  admitted(plan, clock_.now());
+  // Or the engine would spin: whatever waits fits into an empty pool.
+  DEEPMINT_CHECK(plan.rows > 0);
+  observe(StepPoint::kPlanned, &plan);
+  executor_->prepare(plan);
+  StepResult result;
+  const auto begin = clock_.now();
+  result.forward = executor_->run(hooks_.tap);
+  observe(StepPoint::kForwarded, &plan);
+  if (result.forward) {
+    executor_->masks(plan);
+    result.outcomes = executor_->sample(plan);
+  }
+  result.took = clock_.now() - begin;
   observe(StepPoint::kSampled, &plan);
-  apply(plan, forward, outcomes);
+  settle(plan, result, nullptr);
+  apply(plan, result);
   observe(StepPoint::kApplied, &plan);
+}
+
+// The next step is planned while one runs, from upper bounds; then the outcome of the one that ran
+// takes rows out of the plan, the plan starts, and beside it the events of the former are
+// delivered.
+void EngineCore::step_ahead() {
+  const StepPlan& next = scheduler_.plan();
+  observe(StepPoint::kPlanned, &next);
+  const StepPlan* before = in_flight_;
+  DEEPMINT_CHECK(before != nullptr || next.rows > 0);
+  StepResult result;
+  bool applied = before == nullptr;
+  if (before != nullptr) {
+    result = runner_->wait();
+    in_flight_ = nullptr;
+    observe(StepPoint::kForwarded, before);
+    observe(StepPoint::kSampled, before);
+    settle(*before, result, &next);
+    // The next step overwrites the logits.
+    applied = std::any_of(before->grants.begin(), before->grants.end(),
+                          [](const Grant& g) { return g.all_logits; });
+    if (applied) apply(*before, result);
+  }
+  admitted(next, clock_.now());
+  const bool runs = next.rows > 0;
+  if (runs) {
+    executor_->prepare(next);
+    runner_->start(next);
+  } else {
+    scheduler_.retire(next, true);
+  }
+  if (!applied) apply(*before, result);
+  if (before != nullptr) observe(StepPoint::kApplied, before);
+  if (runs) {
+    executor_->masks(next);
+    runner_->sample();
+    in_flight_ = &next;
+  }
+}
+
+// Nothing is in flight afterwards.
+void EngineCore::quiesce() {
+  if (in_flight_ == nullptr) return;
+  const StepPlan& plan = *in_flight_;
+  const StepResult result = runner_->wait();
+  in_flight_ = nullptr;
+  settle(plan, result, nullptr);
+  apply(plan, result);
 }
 
 // Ends what was cancelled, ran out of time, or must go because the engine stops.
@@ -309,41 +463,93 @@ void EngineCore::sweep(Clock::time_point now) {
     if (s.ending) ending_.push_back(&s);
   };
   for (const auto& s : scheduler_.running()) look(*s);
-  for (const auto& s : scheduler_.waiting()) look(*s);
+  for (const auto& s : scheduler_.parked()) look(*s);
+  scheduler_.waiting().for_each([&](Sequence& s) {
+    look(s);
+    if (s.ending || !s.request.start_by || now < *s.request.start_by) return;
+    Error error{ErrorCode::kResourceExhausted,
+                "the request waited for a place until its time was up; try again later",
+                {}};
+    error.retry_after_s =
+        std::clamp(queue_.predicted_first_token(s.request.request_class, s.work), 1.0, 600.0);
+    fail_request(s, std::move(error));
+    ending_.push_back(&s);
+  });
   for (Sequence* s : ending_) retire(s);
 }
 
-// First step of a sequence: its place in the queue is free, its saved state moves in.
+void EngineCore::admitted(const StepPlan& plan, Clock::time_point now) {
+  for (Sequence* s : plan.admitted) {
+    if (!s->started_at) {
+      queue_.leave(s->request.request_class, s->work);
+      s->started_at = now;
+    }
+    start(*s);
+  }
+}
+
+// A sequence got its place, for the first time or again: its saved state moves in.
 void EngineCore::start(Sequence& s) {
-  queued_.fetch_sub(1, std::memory_order_relaxed);
-  if (s.request.mask != nullptr)
+  move(s, RequestState::kMatching);
+  if (s.request.mask != nullptr && !s.parked)
     for (const TokenId id : s.output()) s.request.mask->accept(id);
   if (!s.saved.empty()) {
+    move(s, RequestState::kLoading);
     const auto view =
         kvcache::decode_seq_state(s.saved, {.model_fingerprint = model_->info().fingerprint,
                                             .vocab_size = info_.vocab_size,
                                             .context_tokens = info_.context_tokens,
                                             .parts = arena_.parts()});
-    DEEPMINT_CHECK(view.has_value());  // prepare_saved() has read the same bytes
+    DEEPMINT_CHECK(view.has_value());  // prepare_saved() or encode() has seen the same bytes
     kvcache::restore_parts(*view, arena_, s.blocks, s.slot);
+    if (s.parked) stats_.parked_bytes -= static_cast<int64_t>(s.saved.size());
     s.saved = {};
   }
-  model_->prefetch(std::span(s.tokens).subspan(static_cast<size_t>(s.computed)));
+  if (s.parked) ++stats_.resumed;
+  s.parked = false;
+  move(s, s.decoding() && s.state == RequestState::kLoading ? RequestState::kDecode
+                                                            : RequestState::kPrefill);
+  model_->prefetch(s.tokens.known().subspan(static_cast<size_t>(s.computed)));
 }
 
-void EngineCore::apply(const StepPlan& plan, const Status& forward,
-                       std::span<const SampleOutcome> outcomes) {
+// The plan has been executed. What is known to have ended leaves the next plan before that starts.
+void EngineCore::settle(const StepPlan& plan, const StepResult& result, const StepPlan* next) {
+  if (result.forward) {
+    double work_done = 0;
+    for (const Grant& g : plan.grants) {
+      work_done += work(g.begin, g.count);
+      if (g.sequence->state == RequestState::kDone) stats_.late_rows += g.count;
+    }
+    queue_.step_took(work_done, result.took);
+    ++stats_.steps;
+    stats_.rows += static_cast<int64_t>(plan.rows);
+  }
+  scheduler_.retire(plan, result.forward.has_value());
+  for (size_t i = 0; i < plan.grants.size(); ++i) {
+    const Grant& g = plan.grants[i];
+    if (g.sequence == nullptr) continue;
+    Sequence& s = *g.sequence;
+    if (result.forward) executor_->commit(s);
+    if (next == nullptr) continue;
+    const bool ended =
+        !result.forward || s.control->cancelled.load(std::memory_order_relaxed) ||
+        (g.sample && (result.outcomes[i].error || is_stop(s, result.outcomes[i].token)));
+    if (ended) scheduler_.withdraw(s, *next);
+  }
+}
+
+void EngineCore::apply(const StepPlan& plan, const StepResult& result) {
   ending_.clear();
   for (size_t i = 0; i < plan.grants.size(); ++i) {
-    Sequence& s = *plan.grants[i].sequence;
-    if (!forward) {
-      s.ending = FinishReason::kError;
-      s.error = forward.error();
+    const Grant& g = plan.grants[i];
+    if (g.sequence == nullptr) continue;
+    Sequence& s = *g.sequence;
+    if (!result.forward) {
+      fail_request(s, result.forward.error());
     } else if (s.control->cancelled.load(std::memory_order_relaxed)) {
       s.ending = FinishReason::kCancelled;
     } else {
-      executor_.commit(s);
-      deliver(plan.grants[i], i, plan.grants[i].sample ? &outcomes[i] : nullptr);
+      deliver(g, i, g.sample ? &result.outcomes[i] : nullptr);
     }
     if (s.ending) ending_.push_back(&s);
   }
@@ -354,41 +560,41 @@ void EngineCore::apply(const StepPlan& plan, const Status& forward,
 void EngineCore::deliver(const Grant& g, size_t index, const SampleOutcome* outcome) {
   Sequence& s = *g.sequence;
   if (g.begin < s.prompt_tokens) {
-    stats_.prompt_tokens += std::min(s.prompt_tokens, g.begin + g.count) - g.begin;
-    guarded(s, [&] { s.sink->on_prefill(std::min(s.prompt_tokens, s.computed), s.prompt_tokens); });
+    const int32_t done = std::min(s.prompt_tokens, g.begin + g.count);
+    stats_.prompt_tokens += done - g.begin;
+    fail_request(s, guarded(kReceiver, [&] { s.sink->on_prefill(done, s.prompt_tokens); }));
     for (int32_t row = 0; g.all_logits && row < g.count && !s.ending; ++row)
-      guarded(s, [&] {
-        s.sink->on_prompt_logits(g.begin + row,
-                                 executor_.logits_of(index, static_cast<size_t>(row)));
-      });
+      fail_request(s, guarded(kReceiver, [&] {
+                     s.sink->on_prompt_logits(
+                         g.begin + row, executor_->logits_of(index, static_cast<size_t>(row)));
+                   }));
     if (s.ending) return;
   }
   if (outcome != nullptr) {
     deliver_token(s, *outcome);
-  } else if (s.pending() == 0) {
+  } else if (g.begin + g.count == s.length()) {
     s.ending = FinishReason::kLength;  // prefill only
   }
 }
 
 void EngineCore::deliver_token(Sequence& s, const SampleOutcome& outcome) {
-  if (outcome.error) {
-    s.error = outcome.error;
-    s.ending = FinishReason::kError;
-    return;
-  }
+  if (outcome.error) return fail_request(s, outcome.error);
   TokenEvent event{};
   event.id = outcome.token;
   event.choice = s.request.choice;
   event.position = s.length();
   event.logprob = outcome.logprob;
   event.top = std::span(outcome.top).first(outcome.n_top);
-  s.tokens.push_back(outcome.token);
+  s.tokens.deliver();
+  --s.in_flight;
   ++stats_.output_tokens;
-  if (s.request.mask != nullptr) s.request.mask->accept(outcome.token);
-  guarded(s, [&] { s.sink->on_token(event); });
+  if (s.state == RequestState::kPrefill) move(s, RequestState::kDecode);
+  if (s.request.mask != nullptr)
+    fail_request(s, guarded("the mask", [&] { s.request.mask->accept(outcome.token); }));
   if (s.ending) return;
-  const auto& stops = s.request.stop_ids;
-  if (std::find(stops.begin(), stops.end(), outcome.token) != stops.end()) {
+  fail_request(s, guarded(kReceiver, [&] { s.sink->on_token(event); }));
+  if (s.ending) return;
+  if (is_stop(s, outcome.token)) {
     s.ending = FinishReason::kStop;
   } else if (s.length() == s.limit) {
     s.ending = FinishReason::kLength;
@@ -396,9 +602,10 @@ void EngineCore::deliver_token(Sequence& s, const SampleOutcome& outcome) {
 }
 
 // Out of the scheduler, blocks back, last event.
-void EngineCore::retire(Sequence* sequence) {
-  const std::unique_ptr<Sequence> s = scheduler_.finish(sequence);
-  if (!s->admitted) queued_.fetch_sub(1, std::memory_order_relaxed);
+void EngineCore::retire(Sequence* s) {
+  const bool whole = s->ending == FinishReason::kStop || s->ending == FinishReason::kLength;
+  move(*s, whole ? RequestState::kDraining : RequestState::kAborting);
+  s->state = RequestState::kDone;
   FinishEvent event;
   event.reason = *s->ending;
   event.choice = s->request.choice;
@@ -406,6 +613,13 @@ void EngineCore::retire(Sequence* sequence) {
   event.usage.output_tokens = s->length() - s->prompt_tokens;
   event.seed = s->seed;
   event.error = std::move(s->error);
+  if (!s->started_at) {
+    queue_.leave(s->request.request_class, s->work);
+  } else if (whole) {
+    queue_.finished(s->request.request_class, event.usage.output_tokens,
+                    clock_.now() - *s->started_at);
+  }
+  if (s->parked) stats_.parked_bytes -= static_cast<int64_t>(s->saved.size());
   switch (event.reason) {
     case FinishReason::kStop:
     case FinishReason::kLength:
@@ -419,7 +633,27 @@ void EngineCore::retire(Sequence* sequence) {
       ++stats_.failed;
       break;
   }
-  guarded(*s, [&] { s->sink->on_finish(event); });  // nobody is left to tell if this fails
+  const std::shared_ptr<EventSink> sink = std::move(s->sink);
+  scheduler_.finish(s);
+  (void)guarded(kReceiver,
+                [&] { sink->on_finish(event); });  // nobody is left to tell if this fails
+}
+
+// What stands before a request that comes now.
+void EngineCore::report_load() {
+  QueueModel::Running load;
+  for (const auto& s : scheduler_.running()) {
+    if (s->decoding()) {
+      ++load.decode_rows;
+    } else {
+      load.prefill_work[s->class_index()] += work(s->granted, s->pending());
+    }
+  }
+  for (const auto& s : scheduler_.parked())
+    if (!s->decoding()) load.prefill_work[s->class_index()] += work(s->granted, s->pending());
+  if (!scheduler_.blocked())
+    load.free_places = scheduler_.limits().max_running - scheduler_.running().size();
+  queue_.report(load);
 }
 
 }  // namespace deepmint

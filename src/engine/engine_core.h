@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,7 +19,9 @@
 #include "core/clock.h"
 #include "engine/executor.h"
 #include "engine/load.h"
+#include "engine/queue_model.h"
 #include "engine/scheduler.h"
+#include "engine/step_runner.h"
 #include "kvcache/state_arena.h"
 
 namespace deepmint {
@@ -35,14 +38,16 @@ class StepObserver {
 struct EngineHooks {
   Tap* tap = nullptr;  // sees every sublayer of every step
   StepObserver* observer = nullptr;
+  // Makes what runs the steps, instead of the model: simulations.
+  std::function<std::unique_ptr<Executor>(const SchedulerLimits&)> make_executor = {};
 };
 
-class EngineCore {
+class EngineCore : private Parking {
  public:
   static Result<std::unique_ptr<EngineCore>> create(const LoadedModel& loaded,
                                                     const EngineConfig& config, const Clock& clock,
                                                     const EngineHooks& hooks = {});
-  ~EngineCore();
+  ~EngineCore() override;
 
   const EngineInfo& info() const { return info_; }  // any thread
 
@@ -58,19 +63,24 @@ class EngineCore {
                                                   std::vector<std::byte> state,
                                                   std::shared_ptr<EventSink> sink) const;
 
-  // One more place in the waiting queue, or false: it is full. Any thread. add() uses up the place.
-  bool take_place();
+  // One more place in the waiting queue, or kResourceExhausted with the time after which to try
+  // again: it is full, or the first token would come too late. Any thread. add() uses up the place.
+  Status take_place(const Sequence& sequence);
 
   void add(std::unique_ptr<Sequence> sequence);
-  bool idle() const { return scheduler_.idle(); }
+  bool idle() const { return scheduler_.idle() && in_flight_ == nullptr; }
   void step();
+
+  // Makes a running request step aside now; it comes back by itself. False: no such request runs,
+  // or there is no memory to keep its state in. For tests and operators; never changes an answer.
+  bool preempt(uint64_t id);
 
   // Everything still there at this time is cancelled.
   void cancel_all_at(Clock::time_point when) { cancel_all_at_ = when; }
 
   // The state of a running sequence, between two steps. kNotFound when no running sequence has this
   // id.
-  Result<std::vector<std::byte>> export_state(uint64_t id) const;
+  Result<std::vector<std::byte>> export_state(uint64_t id);
 
   EngineStats stats() const;
   const Scheduler& scheduler() const { return scheduler_; }
@@ -80,25 +90,39 @@ class EngineCore {
              const EngineHooks& hooks, kvcache::StateArena arena, const SchedulerLimits& limits,
              EngineInfo info);
 
+  bool park(Sequence& sequence) override;
   void observe(StepPoint point, const StepPlan* plan);
   void sweep(Clock::time_point now);
+  void admitted(const StepPlan& plan, Clock::time_point now);
   void start(Sequence& sequence);
-  void apply(const StepPlan& plan, const Status& forward, std::span<const SampleOutcome> outcomes);
+  void move(Sequence& sequence, RequestState next);
+  void step_alone();
+  void step_ahead();
+  void settle(const StepPlan& plan, const StepResult& result, const StepPlan* next);
+  void apply(const StepPlan& plan, const StepResult& result);
   void deliver(const Grant& grant, size_t index, const SampleOutcome* outcome);
   void deliver_token(Sequence& sequence, const SampleOutcome& outcome);
   void retire(Sequence* sequence);
+  void quiesce();
+  void report_load();
+  double work(int32_t begin, int32_t count) const;
+  std::vector<std::byte> encode(const Sequence& sequence) const;
 
   std::shared_ptr<Model> model_;
   const Clock& clock_;
   const EngineHooks hooks_;
   EngineInfo info_;
-  const int64_t max_waiting_;
+  const std::chrono::milliseconds max_queue_;
+  const double work_per_position_;  // row equivalents of one position that a row looks at
+  const uint64_t park_budget_;
   kvcache::StateArena arena_;
   Scheduler scheduler_;
-  Executor executor_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<StepRunner> runner_;   // null: steps are not planned ahead
+  const StepPlan* in_flight_ = nullptr;  // what the runner runs
+  QueueModel queue_;
   std::optional<Clock::time_point> cancel_all_at_;
-  std::vector<Sequence*> ending_;   // scratch
-  std::atomic<int64_t> queued_{0};  // prepared and not admitted
+  std::vector<Sequence*> ending_;  // scratch
   mutable std::atomic<uint64_t> next_id_{1};
   EngineStats stats_;
 };

@@ -23,8 +23,11 @@ using testing::Submitted;
 
 constexpr int32_t kContext = 512;
 
-EngineConfig config(int32_t max_running = 8, int32_t step_tokens = 32, int64_t n_blocks = 64) {
+EngineConfig config(int32_t max_running = 8, int32_t step_tokens = 32, int64_t n_blocks = 64,
+                    bool plan_ahead = false) {
   EngineConfig c;
+  c.plan_ahead = plan_ahead;
+  c.park_bytes = 1 << 20;
   c.max_running = max_running;
   c.step_tokens = step_tokens;
   c.context_tokens = kContext;
@@ -108,12 +111,18 @@ TEST(EngineCore, RandomSchedules) {
     const auto running = static_cast<int32_t>(1 + rng() % 9);
     const auto step = static_cast<int32_t>(static_cast<uint64_t>(running) + rng() % 100);
     const auto blocks = static_cast<int64_t>(8 + rng() % 30);
-    Driver d(fake(), config(running, step, blocks), static_cast<int>(1 + rng() % 2));
+    EngineConfig c = config(running, step, blocks, rng() % 2 == 0);
+    c.step_attention = static_cast<int64_t>(1 + rng() % 20'000);
+    c.park_bytes = static_cast<int64_t>(rng() % 100'000);
+    Driver d(fake(), c, static_cast<int>(1 + rng() % 2));
     std::vector<Submitted> all;
     std::set<size_t> cancelled;
     for (int i = 0; i < 400 && (all.size() < 40 || !d.core->idle()); ++i) {
       while (all.size() < 40 && rng() % 3 == 0) {
-        auto s = d.try_submit(random_request(rng, 97));
+        GenerationRequest r = random_request(rng, 97);
+        r.request_class = static_cast<RequestClass>(rng() % 3);
+        r.fair_key = std::string(rng() % 3, 'k');
+        auto s = d.try_submit(std::move(r));
         ASSERT_TRUE(s.has_value()) << s.error().str();
         all.push_back(*s);
       }
@@ -122,6 +131,7 @@ TEST(EngineCore, RandomSchedules) {
         if (!all[victim].sink->finished()) cancelled.insert(victim);
         all[victim].control->cancelled = true;
       }
+      if (!all.empty() && rng() % 3 == 0) d.core->preempt(all[rng() % all.size()].control->id);
       d.core->step();
     }
     d.run();
@@ -360,6 +370,8 @@ TEST(EngineCore, RefusesBadRequests) {
   EXPECT_EQ(refusal([](auto& r) { r.stop_ids = {97}; }), P(kBad, "stop_ids[0]"));
   EXPECT_EQ(refusal([](auto& r) { r.max_tokens = -2; }), P(kBad, "max_tokens"));
   EXPECT_EQ(refusal([](auto& r) { r.choice = -1; }), P(kBad, "choice"));
+  EXPECT_EQ(refusal([](auto& r) { r.fair_weight = 0; }), P(kBad, "fair_weight"));
+  EXPECT_EQ(refusal([](auto& r) { r.fair_weight = std::nan(""); }), P(kBad, "fair_weight"));
   EXPECT_EQ(refusal([](auto& r) { r.sampling.temperature = std::nanf(""); }),
             P(kBad, "temperature"));
   EXPECT_EQ(refusal([](auto& r) { r.sampling.logit_bias = {{97, 1.0f}}; }),
@@ -408,49 +420,51 @@ class CancelAt : public StepObserver {
 };
 
 TEST(EngineCore, CancelledAtEveryPointOfEveryStep) {
-  for (const StepPoint point : {StepPoint::kStart, StepPoint::kPlanned, StepPoint::kForwarded,
-                                StepPoint::kSampled, StepPoint::kApplied}) {
-    for (int step = 0; step < 14; ++step) {
-      CancelAt observer;
-      Driver d(fake(), config(4, 8), 1, {.observer = &observer});
-      const Submitted victim = d.submit(simple(20, 10));
-      const Submitted neighbour = d.submit(simple(30, 12, 6));
-      observer.point = point;
-      observer.countdown = step;
-      observer.target = victim.control;
-      while (!victim.control->cancelled && !d.core->idle()) d.core->step();
-      ASSERT_TRUE(victim.control->cancelled);
-      if (!victim.sink->finished()) d.core->step();  // within one step
-      ASSERT_TRUE(victim.sink->finished());
-      const Answer whole = answer_alone(*d.model, victim.request, kContext);
-      expect_beginning(victim, whole, "cancelled");
-      EXPECT_TRUE(victim.sink->finish()->reason == FinishReason::kCancelled ||
-                  victim.sink->ids() == whole.ids);
-      const auto seen = victim.sink->tokens().size();
-      d.run();
-      EXPECT_EQ(victim.sink->tokens().size(), seen);
-      expect_answer(neighbour, answer_alone(*d.model, neighbour.request, kContext),
-                    "neighbour of a cancelled one");
-      d.expect_clean();
+  for (const bool ahead : {false, true})
+    for (const StepPoint point : {StepPoint::kStart, StepPoint::kPlanned, StepPoint::kForwarded,
+                                  StepPoint::kSampled, StepPoint::kApplied}) {
+      for (int step = 0; step < 14; ++step) {
+        CancelAt observer;
+        Driver d(fake(), config(4, 8, 64, ahead), 1, {.observer = &observer});
+        const Submitted victim = d.submit(simple(20, 10));
+        const Submitted neighbour = d.submit(simple(30, 12, 6));
+        observer.point = point;
+        observer.countdown = step;
+        observer.target = victim.control;
+        while (!victim.control->cancelled && !d.core->idle()) d.core->step();
+        ASSERT_TRUE(victim.control->cancelled);
+        if (!victim.sink->finished()) d.core->step();  // within one step
+        ASSERT_TRUE(victim.sink->finished());
+        const Answer whole = answer_alone(*d.model, victim.request, kContext);
+        expect_beginning(victim, whole, "cancelled");
+        EXPECT_TRUE(victim.sink->finish()->reason == FinishReason::kCancelled ||
+                    victim.sink->ids() == whole.ids);
+        const auto seen = victim.sink->tokens().size();
+        d.run();
+        EXPECT_EQ(victim.sink->tokens().size(), seen);
+        expect_answer(neighbour, answer_alone(*d.model, neighbour.request, kContext),
+                      "neighbour of a cancelled one");
+        d.expect_clean();
+      }
     }
-  }
 }
 
 TEST(EngineCore, CancelledInsideForwardAndInsideASink) {
-  for (int countdown = 0; countdown < 14; ++countdown) {
-    int left = countdown;
-    std::shared_ptr<RequestControl> target;
-    FakeModel::Options o;
-    o.on_forward = [&](const StepInput&) {
-      if (left-- == 0) target->cancelled = true;
-    };
-    Driver d(fake(o), config(4, 8));
-    const Submitted victim = d.submit(simple(20, 10));
-    target = victim.control;
-    d.run();
-    expect_beginning(victim, answer_alone(*d.model, victim.request, kContext), "in forward");
-    d.expect_clean();
-  }
+  for (const bool ahead : {false, true})
+    for (int countdown = 0; countdown < 14; ++countdown) {
+      int left = countdown;
+      std::shared_ptr<RequestControl> target;
+      FakeModel::Options o;
+      o.on_forward = [&](const StepInput&) {
+        if (left-- == 0) target->cancelled = true;
+      };
+      Driver d(fake(o), config(4, 8, 64, ahead));
+      const Submitted victim = d.submit(simple(20, 10));
+      target = victim.control;
+      d.run();
+      expect_beginning(victim, answer_alone(*d.model, victim.request, kContext), "in forward");
+      d.expect_clean();
+    }
   Driver d(fake(), config(4, 8));
   auto sink = std::make_shared<CollectingSink>();
   std::shared_ptr<RequestControl> target;
@@ -721,8 +735,8 @@ class SilentSink : public EventSink {
 };
 
 TEST(EngineCore, DecodeStepsAllocateNothing) {
-  for (const int threads : {1, 2}) {
-    Driver d(fake(), config(8, 32), threads);
+  for (const int threads : {1, 2, -1, -2}) {  // negative: planned ahead
+    Driver d(fake(), config(8, 32, 64, threads < 0), std::abs(threads));
     for (uint64_t i = 0; i < 8; ++i) {
       GenerationRequest r = simple(20, 300, i);
       if (i % 2 == 1) {
@@ -730,8 +744,9 @@ TEST(EngineCore, DecodeStepsAllocateNothing) {
         r.sampling.top_logprobs = 5;
         r.sampling.repetition_penalty = 1.1f;
       }
-      ASSERT_TRUE(d.core->take_place());
-      d.core->add(d.core->prepare(r, std::make_shared<SilentSink>()).value());
+      auto sequence = d.core->prepare(r, std::make_shared<SilentSink>()).value();
+      ASSERT_TRUE(d.core->take_place(*sequence));
+      d.core->add(std::move(sequence));
     }
     for (int i = 0; i < 20; ++i) d.core->step();
     ASSERT_EQ(d.core->stats().running, 8);
@@ -741,6 +756,203 @@ TEST(EngineCore, DecodeStepsAllocateNothing) {
     ASSERT_EQ(d.core->stats().running, 8);
     d.run();
   }
+}
+
+// ---------------------------------------------------------------- a step ahead, stepping aside
+
+TEST(EngineCore, PlannedAheadOrNotTheBitsAreTheSame) {
+  const uint64_t base = testing::test_seed();
+  for (uint64_t round = 0; round < 20; ++round) {
+    std::mt19937_64 rng(base + round);
+    Driver d(fake(), config(6, 40, 40, true), static_cast<int>(1 + round % 2));
+    std::vector<Submitted> all;
+    for (int i = 0; i < 15; ++i) {
+      GenerationRequest r = random_request(rng, 97);
+      r.want_prompt_logits = rng() % 5 == 0;
+      all.push_back(d.submit(r));
+      d.core->step();
+    }
+    d.run();
+    for (const Submitted& s : all) {
+      expect_answer(s, answer_alone(*d.model, s.request, kContext), std::to_string(base + round));
+      if (!s.request.want_prompt_logits) continue;
+      std::vector<float> expected(97);
+      const auto logits = s.sink->prompt_logits();
+      ASSERT_EQ(logits.size(), s.request.tokens.size());
+      for (size_t p = 0; p < logits.size(); ++p) {
+        d.model->expected_logits(std::span(s.request.tokens).first(p + 1), expected);
+        ASSERT_EQ(logits[p].second, expected) << p;
+      }
+    }
+    EXPECT_EQ(d.core->stats().late_rows, 0);  // a stop is seen before the next step starts
+    d.expect_clean();
+  }
+}
+
+TEST(EngineCore, ALateEndCostsOneRow) {
+  Driver d(fake(), config(4, 32, 64, true));
+  auto sink = std::make_shared<CollectingSink>();
+  sink->hook = [](const TokenEvent& e) {
+    if (e.position == 23) throw std::runtime_error("reader is gone");
+  };
+  const Submitted s = d.submit(simple(), sink), neighbour = d.submit(simple(20, 10, 77));
+  d.run();
+  EXPECT_EQ(s.sink->finish()->reason, FinishReason::kError);
+  EXPECT_EQ(d.core->stats().late_rows, 1);
+  expect_answer(neighbour, answer_alone(*d.model, neighbour.request, kContext), "neighbour");
+  d.expect_clean();
+}
+
+TEST(EngineCore, FailedStepsAndMasksAStepAhead) {
+  FakeModel::Options o;
+  o.fail_token = 42;
+  Driver d(fake(o), config(4, 64, 64, true));
+  GenerationRequest bad = simple(15, 20);
+  bad.tokens[3] = 42;
+  GenerationRequest good = simple(15, 20);
+  std::replace(good.tokens.begin(), good.tokens.end(), 42, 41);
+  good.sampling.banned_ids = {42};
+  const Submitted s = d.submit(bad);
+  d.core->step();
+  const auto mask = std::make_shared<EvenIds>(4);
+  GenerationRequest masked = good;
+  masked.mask = mask;
+  const Submitted g = d.submit(good), m = d.submit(masked);
+  d.run();
+  EXPECT_EQ(s.sink->finish()->reason, FinishReason::kError);
+  expect_answer(g, answer_alone(*d.model, g.request, kContext), "after a failed step");
+  EXPECT_EQ(mask->accepted, m.sink->ids());
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(m.sink->ids()[i] % 2, 0);
+  d.expect_clean();
+}
+
+TEST(EngineCore, PreemptedAfterAnyStepGoesOnWithTheSameBits) {
+  for (const bool ahead : {false, true})
+    for (int at = 1; at < 24; ++at) {
+      Driver d(fake(), config(3, 16, 30, ahead));
+      const auto mask = std::make_shared<EvenIds>(4);
+      const Submitted s = d.submit(simple(70, 15)), neighbour = d.submit(simple(40, 12, 9));
+      GenerationRequest r = simple(30, 10, 4);
+      r.mask = mask;
+      const Submitted masked = d.submit(r);
+      for (int i = 0; i < at; ++i) d.core->step();
+      const bool one = d.core->preempt(s.control->id), two = d.core->preempt(masked.control->id);
+      EXPECT_EQ(d.core->stats().preempted, int{one} + int{two});
+      EXPECT_EQ(d.core->stats().parked_bytes > 0, one || two);
+      const auto saved = d.core->export_state(s.control->id);  // also while it is set aside
+      d.run();
+      EXPECT_EQ(d.core->stats().resumed, int{one} + int{two});
+      EXPECT_EQ(d.core->stats().parked_bytes, 0);
+      expect_answer(s, answer_alone(*d.model, s.request, kContext), "preempted");
+      expect_answer(neighbour, answer_alone(*d.model, neighbour.request, kContext), "neighbour");
+      EXPECT_EQ(mask->accepted, masked.sink->ids());
+      if (saved) {
+        const auto twin = d.resume(s.request, *saved);
+        if (twin) d.run();
+      }
+      d.expect_clean();
+    }
+}
+
+TEST(EngineCore, InteractiveRequestsPushBatchAsideAndNobodyNotices) {
+  for (const bool ahead : {false, true}) {
+    Driver d(fake(), config(2, 64, 10, ahead));
+    GenerationRequest batch = simple(100, 150);
+    batch.request_class = RequestClass::kBatch;
+    const Submitted a = d.submit(batch), b = d.submit(batch);
+    for (int i = 0; i < 20; ++i) d.core->step();
+    std::vector<Submitted> quick;
+    for (uint64_t i = 0; i < 5; ++i) quick.push_back(d.submit(simple(50, 20, i)));
+    int steps = 0;
+    while (!quick[0].sink->finished()) d.core->step(), ++steps;
+    EXPECT_LE(steps, 25);  // it did not wait for 130 more steps of batch
+    // One that is set aside can be cancelled, and one can miss its deadline.
+    EXPECT_GT(d.core->stats().preempted, 0);
+    d.run();
+    for (const auto& s : quick)
+      expect_answer(s, answer_alone(*d.model, s.request, kContext), "quick");
+    for (const auto& s : {a, b})
+      expect_answer(s, answer_alone(*d.model, s.request, kContext), "batch");
+    d.expect_clean();
+  }
+}
+
+TEST(EngineCore, CancelledWhileSetAside) {
+  Driver d(fake(), config(1, 64, 10));
+  GenerationRequest batch = simple(100, 150);
+  batch.request_class = RequestClass::kBatch;
+  const Submitted a = d.submit(batch);
+  for (int i = 0; i < 20; ++i) d.core->step();
+  const Submitted quick = d.submit(simple(50, 20));
+  d.core->step();
+  ASSERT_EQ(d.core->stats().preempted, 1);
+  a.control->cancelled = true;
+  d.core->step();
+  EXPECT_EQ(a.sink->finish()->reason, FinishReason::kCancelled);
+  EXPECT_EQ(d.core->stats().parked_bytes, 0);
+  d.run();
+  d.expect_clean();
+}
+
+TEST(EngineCore, WaitsNoLongerThanItMay) {
+  using namespace std::chrono_literals;
+  EngineConfig c = config(1, 32);
+  c.max_queue_ms = 50;
+  Driver d(fake(), c);
+  const Submitted runs = d.submit(simple(20, 100));
+  GenerationRequest r = simple(20, 5);
+  const Submitted usual = d.submit(r);
+  r.start_by = d.clock.now() + 10ms;
+  const Submitted hasty = d.submit(r);
+  d.core->step();
+  d.clock.advance(10ms);
+  d.core->step();
+  ASSERT_TRUE(hasty.sink->finished());
+  EXPECT_EQ(hasty.sink->finish()->reason, FinishReason::kError);
+  EXPECT_EQ(hasty.sink->finish()->error->code, ErrorCode::kResourceExhausted);
+  EXPECT_GE(hasty.sink->finish()->error->retry_after_s, 1);
+  EXPECT_FALSE(usual.sink->finished());
+  d.clock.advance(40ms);
+  d.core->step();
+  EXPECT_TRUE(usual.sink->finished());
+  EXPECT_FALSE(runs.sink->finished());  // it has started
+  d.run();
+  expect_answer(runs, answer_alone(*d.model, runs.request, kContext), "running");
+  d.expect_clean();
+}
+
+TEST(EngineCore, RefusesWhatComesTooLate) {
+  using namespace std::chrono_literals;
+  std::function<void()> tick;
+  FakeModel::Options o;
+  o.on_forward = [&](const StepInput& in) {
+    tick();
+    (void)in;
+  };
+  EngineConfig c = config(8, 32);
+  c.interactive_first_token_ms = 100;
+  Driver d(fake(o), c);
+  tick = [&] { d.clock.advance(10ms); };
+  d.submit(simple(100, 5));
+  d.run();  // 32 rows take 10 ms
+  std::vector<Submitted> taken;
+  Result<Submitted> refused = fail(ErrorCode::kInternal, "");
+  for (int i = 0; i < 20; ++i) {
+    refused = d.try_submit(simple(100, 5));
+    if (!refused) break;
+    taken.push_back(*refused);
+  }
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_GE(refused.error().retry_after_s, 1);
+  EXPECT_NEAR(static_cast<double>(taken.size()), 3, 2);  // 100 ms are about 320 rows
+  GenerationRequest batch = simple(100, 5);
+  batch.request_class = RequestClass::kBatch;
+  taken.push_back(d.submit(batch));
+  d.run();
+  EXPECT_TRUE(d.try_submit(simple(100, 5)));
+  d.run();
+  d.expect_clean();
 }
 
 class CountingTap : public Tap {

@@ -57,7 +57,7 @@ std::shared_ptr<CollectingSink> add(EngineCore& core, const GenerationRequest& r
   auto sink = std::make_shared<CollectingSink>();
   auto sequence = core.prepare(request, sink);
   if (!sequence) throw std::runtime_error(sequence.error().str());
-  EXPECT_TRUE(core.take_place());
+  EXPECT_TRUE(core.take_place(**sequence));
   core.add(std::move(*sequence));
   return sink;
 }
@@ -155,7 +155,7 @@ TEST_P(TinyEngine, SavedAndResumed) {
   auto twin = std::make_shared<CollectingSink>();
   auto sequence = to->prepare_saved(r, *state, twin);
   ASSERT_TRUE(sequence.has_value()) << sequence.error().str();
-  ASSERT_TRUE(to->take_place());
+  ASSERT_TRUE(to->take_place(**sequence));
   to->add(std::move(*sequence));
   while (!to->idle()) to->step();
   const Reply rest = run_of(*twin);
@@ -177,8 +177,9 @@ TEST_P(TinyEngine, DecodeStepsAllocateNothing) {
   const LoadedModel loaded = tiny(shape(), 2);
   auto core = core_of(loaded, 6, 64);
   for (auto& r : requests_for(loaded.model->info().vocab_size, 6, 40, 200)) {
-    ASSERT_TRUE(core->take_place());
-    core->add(core->prepare(r, std::make_shared<SilentSink>()).value());
+    auto sequence = core->prepare(r, std::make_shared<SilentSink>()).value();
+    ASSERT_TRUE(core->take_place(*sequence));
+    core->add(std::move(sequence));
   }
   for (int i = 0; i < 20; ++i) core->step();
   ASSERT_EQ(core->stats().running, 6);

@@ -145,7 +145,7 @@ class Driver {
  private:
   Result<Submitted> take(GenerationRequest request, std::unique_ptr<Sequence> sequence,
                          std::shared_ptr<CollectingSink> sink) {
-    if (!core->take_place()) return fail(ErrorCode::kResourceExhausted, "queue full");
+    DEEPMINT_CHECK_OK(core->take_place(*sequence));
     Submitted s{std::move(request), std::move(sink), sequence->control};
     core->add(std::move(sequence));
     return s;

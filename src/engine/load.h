@@ -74,6 +74,12 @@ struct EngineConfig {
   int32_t max_running = 64;    // sequences stepped together
   int32_t max_waiting = 1024;  // queue bound; beyond it submit() refuses
   int32_t step_tokens = 512;   // rows per step: decode rows first, prefill chunks fill the rest
+  int64_t step_attention = 4 << 20;  // of prefill rows: the sum of the positions that they look at
+  int64_t park_bytes = -1;   // for states of preempted requests; -1 = an eighth of the budget
+  int32_t max_queue_ms = 0;  // a request that has waited longer ends with an error; 0 = no limit
+  int32_t interactive_first_token_ms = 0;  // refuse what would get its first token later; 0 = never
+  int32_t agent_first_token_ms = 0;
+  bool plan_ahead = false;  // plan a step while the one before runs
   template <class V>
   void visit(V& v) {
     v("engine.context_tokens", context_tokens,
@@ -88,6 +94,25 @@ struct EngineConfig {
     v("engine.step_tokens", step_tokens,
       "rows per step; decode rows come first, prompt chunks fill the rest; at least max_running",
       Limits{.min = 1, .max = 65'536});
+    v("engine.step_attention", step_attention,
+      "prompt rows of a step look at no more positions than this in all, so that a long prompt "
+      "does "
+      "not hold up replies",
+      Limits{.min = 1});
+    v("engine.park_bytes", park_bytes,
+      "memory beside kv_bytes for the state of requests that step aside for a better class; -1 = "
+      "an "
+      "eighth of kv_bytes, 0 = none steps aside",
+      Limits{.min = -1});
+    v("engine.max_queue_ms", max_queue_ms,
+      "a request that waited so long without being started ends with an error; 0 = no limit");
+    v("engine.interactive_first_token_ms", interactive_first_token_ms,
+      "interactive requests whose first token would come later than this are refused with a retry "
+      "time; 0 = never");
+    v("engine.agent_first_token_ms", agent_first_token_ms, "the same for agent requests");
+    v("engine.plan_ahead", plan_ahead,
+      "plan a step and deliver the events of the last one on a thread of their own while the model "
+      "runs; the same answers");
   }
 };
 

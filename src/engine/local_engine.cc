@@ -19,6 +19,18 @@ class LocalTicket : public Ticket {
 
 }  // namespace
 
+std::string_view to_string(RequestClass request_class) {
+  switch (request_class) {
+    case RequestClass::kInteractive:
+      return "interactive";
+    case RequestClass::kAgent:
+      return "agent";
+    case RequestClass::kBatch:
+      return "batch";
+  }
+  return "unknown";
+}
+
 std::string_view to_string(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop:
@@ -83,9 +95,7 @@ Result<std::shared_ptr<Ticket>> LocalEngine::enqueue(Result<std::unique_ptr<Sequ
   if (stopping_)
     return refuse(
         {ErrorCode::kUnavailable, "the engine is stopping and takes no new requests", {}});
-  if (!core_->take_place())
-    return refuse(
-        {ErrorCode::kResourceExhausted, "the waiting queue is full; try again later", {}});
+  if (auto place = core_->take_place(**sequence); !place) return refuse(std::move(place).error());
   auto ticket = std::make_shared<LocalTicket>((*sequence)->control);
   mailbox_.push_back(std::move(*sequence));
   wake_.notify_one();

@@ -1,14 +1,18 @@
 // One request inside the engine: its timeline, what it holds, where its events go.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "core/clock.h"
 #include "deepmint/engine.h"
+#include "engine/request_state.h"
 #include "model/model.h"
 
 namespace deepmint {
@@ -19,43 +23,103 @@ struct RequestControl {
   std::atomic<bool> cancelled{false};
 };
 
+// The ids of a sequence, with room for all that may come. Two writers that never meet: the executor
+// puts a sampled id behind what it knows, the engine's thread counts it in when it delivers it. So
+// an executor may be one token ahead of what the engine's thread has seen.
+class TokenTimeline {
+ public:
+  TokenTimeline() = default;
+  TokenTimeline(std::span<const TokenId> ids, int32_t capacity)
+      : ids_(std::make_unique_for_overwrite<TokenId[]>(
+            std::max(ids.size(), static_cast<size_t>(capacity)))),
+        known_(static_cast<int32_t>(ids.size())),
+        sampled_(known_) {
+    std::copy(ids.begin(), ids.end(), ids_.get());
+  }
+
+  // The engine's thread.
+  int32_t size() const { return known_; }
+  std::span<const TokenId> known() const { return {ids_.get(), static_cast<size_t>(known_)}; }
+  void deliver() { ++known_; }
+  void append_known(TokenId id) { ids_[static_cast<size_t>(known_++)] = id, sampled_ = known_; }
+
+  // The executor.
+  std::span<const TokenId> sampled() const { return {ids_.get(), static_cast<size_t>(sampled_)}; }
+  void append_sampled(TokenId id) { ids_[static_cast<size_t>(sampled_++)] = id; }
+
+ private:
+  std::unique_ptr<TokenId[]> ids_;
+  int32_t known_ = 0, sampled_ = 0;
+};
+
 struct Sequence {
   std::shared_ptr<RequestControl> control;
   GenerationRequest request;  // `tokens` is moved out
   std::shared_ptr<EventSink> sink;
   uint64_t seed = 0;
 
-  std::vector<TokenId> tokens;  // prompt, then output; room for all that may come
+  TokenTimeline tokens;  // prompt, then output
   int32_t prompt_tokens = 0;
   Model::PromptTail tail;  // rows of the prompt that need not run the whole model
-  int32_t computed = 0;    // positions [0, computed) are in the state parts
-  int32_t limit = 0;       // tokens.size() at which generation ends with kLength
+  int32_t limit = 0;       // length at which generation ends with kLength
+
+  // How far it is. Positions [0, computed) are in the state parts; [0, granted) will be when the
+  // steps that are planned have run; `in_flight` tokens have been asked for and not been delivered.
+  int32_t computed = 0;
+  int32_t granted = 0;
+  int32_t in_flight = 0;
+  uint64_t last_step = 0;  // the last plan with a row of it
 
   std::vector<BlockId>
       blocks;  // blocks[p / kBlockTokens] holds position p; room for all that may come
   size_t blocks_reserved = 0;  // set aside in the pool, not yet in `blocks`
   SlotId slot = kNoSlot;
 
-  bool admitted = false;  // running, or was
+  // Its place in the order: class, tag (fairness), deadline, arrival.
+  uint64_t arrival = 0;
+  double cost = 0;  // what its key is charged: prompt work + 2 * expected output
+  double tag = 0;
+  double work = 0;  // of its prompt, as the queue model was told
+  std::optional<Clock::time_point> started_at;
 
-  // A sequence that was saved elsewhere: its state, until it is admitted and gets blocks.
+  RequestState state = RequestState::kQueued;
+  bool yields = false;  // it gets no more rows, so that it can be preempted when its last step ends
+
+  // State of a sequence that does not run: saved elsewhere, or set aside here (`parked`).
   std::vector<std::byte> saved;
+  bool parked = false;
 
   // Why it must end before the next step, and with what error.
   std::optional<FinishReason> ending;
   std::optional<Error> error;
 
   std::span<const TokenId> prompt() const {
-    return std::span(tokens).first(static_cast<size_t>(prompt_tokens));
+    return tokens.known().first(static_cast<size_t>(prompt_tokens));
   }
   std::span<const TokenId> output() const {
-    return std::span(tokens).subspan(static_cast<size_t>(prompt_tokens));
+    return tokens.known().subspan(static_cast<size_t>(prompt_tokens));
   }
-  int32_t length() const { return static_cast<int32_t>(tokens.size()); }
-  int32_t pending() const { return length() - computed; }  // tokens that have not been run
-  bool decoding() const { return length() > prompt_tokens; }
+  int32_t length() const { return tokens.size(); }
+  // Rows that no plan has yet, those of tokens that are still being sampled included.
+  int32_t pending() const {
+    return std::min(length() + in_flight, positions_needed()) - granted;
+  }
+  bool decoding() const { return length() + in_flight > prompt_tokens; }
   // Positions that the state must be able to hold: the last token that may come is never run.
   int32_t positions_needed() const { return limit > prompt_tokens ? limit - 1 : prompt_tokens; }
+
+  size_t class_index() const { return static_cast<size_t>(request.request_class); }
+  int64_t deadline_key() const {
+    return request.deadline ? request.deadline->time_since_epoch().count()
+                            : std::numeric_limits<int64_t>::max();
+  }
+
+  // False, and the request must end with kInternal, where the step is not lawful.
+  [[nodiscard]] bool move_to(RequestState next) {
+    if (!may_follow(state, next)) return false;
+    state = next;
+    return true;
+  }
 };
 
 }  // namespace deepmint

@@ -1,0 +1,526 @@
+// Order, budgets, stepping aside and admission: simulations without a model, threads or sleeping.
+#include "engine/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "engine/queue_model.h"
+#include "support/counting_new.h"
+#include "support/test_seed.h"
+
+namespace deepmint {
+namespace {
+
+using ::testing::ElementsAre;
+
+class NullSink : public EventSink {
+ public:
+  void on_token(const TokenEvent&) override {}
+  void on_finish(const FinishEvent&) override {}
+};
+
+struct Wish {
+  int32_t prompt = 64;
+  int32_t output = 1;
+  RequestClass request_class = RequestClass::kInteractive;
+  std::string key = {};
+  double weight = 1;
+  int64_t deadline_ms = 0;  // 0: none
+};
+
+std::unique_ptr<Sequence> sequence(uint64_t id, const Wish& wish) {
+  auto s = std::make_unique<Sequence>();
+  s->control = std::make_shared<RequestControl>();
+  s->control->id = id;
+  s->prompt_tokens = wish.prompt;
+  s->limit = wish.prompt + wish.output;
+  const std::vector<TokenId> ids(static_cast<size_t>(wish.prompt), 1);
+  s->tokens = TokenTimeline(ids, s->limit);
+  s->request.request_class = wish.request_class;
+  s->request.fair_key = wish.key;
+  s->request.fair_weight = wish.weight;
+  if (wish.deadline_ms > 0)
+    s->request.deadline = Clock::time_point(std::chrono::milliseconds(wish.deadline_ms));
+  s->cost = wish.prompt + 2.0 * wish.output;
+  return s;
+}
+
+// Keeps states as a count of bytes.
+class ShelfParking : public Parking {
+ public:
+  bool park(Sequence& s) override {
+    if (room == 0) return false;
+    --room;
+    s.parked = true;
+    s.state = RequestState::kPreempted;
+    parked.push_back(s.control->id);
+    return true;
+  }
+  int room = 1000;
+  std::vector<uint64_t> parked;
+};
+
+// A scheduler whose steps cost nothing; every token is 1.
+class Simulation {
+ public:
+  explicit Simulation(const SchedulerLimits& limits) : scheduler(limits, &parking) {}
+
+  void add(uint64_t id, const Wish& wish) { scheduler.enqueue(sequence(id, wish)); }
+
+  // (id, begin, count) of each grant.
+  std::vector<std::tuple<uint64_t, int32_t, int32_t>> step() {
+    const StepPlan& plan = scheduler.plan();
+    for (Sequence* s : plan.admitted) started.push_back(s->control->id), s->parked = false;
+    std::vector<std::tuple<uint64_t, int32_t, int32_t>> rows;
+    for (const Grant& g : plan.grants) {
+      rows.emplace_back(g.sequence->control->id, g.begin, g.count);
+      served[g.sequence->control->id] += g.count;
+    }
+    finish(plan);
+    return rows;
+  }
+
+  void finish(const StepPlan& plan) {
+    scheduler.retire(plan, true);
+    std::vector<Sequence*> ended;
+    for (const Grant& g : plan.grants) {
+      if (g.sequence == nullptr) continue;
+      Sequence& s = *g.sequence;
+      if (g.sample) {
+        s.tokens.append_sampled(1);
+        s.tokens.deliver();
+        --s.in_flight;
+      }
+      if (s.length() == s.limit) ended.push_back(&s);
+    }
+    for (Sequence* s : ended) {
+      done.push_back(s->control->id);
+      s->state = RequestState::kDone;
+      scheduler.finish(s);
+    }
+  }
+
+  void run() {
+    for (int i = 0; i < 100'000 && !scheduler.idle(); ++i) step();
+    EXPECT_TRUE(scheduler.idle());
+    EXPECT_EQ(scheduler.blocks().free(), scheduler.blocks().total());
+    EXPECT_EQ(scheduler.blocks().reserved(), 0u);
+    EXPECT_EQ(scheduler.slots().free(), scheduler.slots().total());
+  }
+
+  ShelfParking parking;
+  Scheduler scheduler;
+  std::vector<uint64_t> started, done;
+  std::map<uint64_t, int64_t> served;
+};
+
+SchedulerLimits limits(size_t running, size_t rows, size_t blocks = 1000) {
+  SchedulerLimits l;
+  l.max_running = running;
+  l.step_rows = rows;
+  l.step_logit_rows = std::max(running, rows);
+  l.n_blocks = blocks;
+  return l;
+}
+
+// ---------------------------------------------------------------- order
+
+TEST(Scheduler, ClassesThenDeadlineThenArrival) {
+  Simulation s(limits(1, 64));
+  s.add(1, {.request_class = RequestClass::kBatch});
+  s.add(2, {.request_class = RequestClass::kAgent});
+  s.add(3, {});
+  s.add(4, {.deadline_ms = 50});
+  s.add(5, {.deadline_ms = 20});
+  s.add(6, {.request_class = RequestClass::kAgent, .deadline_ms = 90});
+  s.run();
+  EXPECT_THAT(s.started, ElementsAre(5, 4, 3, 6, 2, 1));
+}
+
+TEST(Scheduler, KeysOfOneClassShareByCost) {
+  Simulation s(limits(1, 64));
+  // Ten of "busy" came first; "rare" comes with two. Equal costs: they alternate.
+  for (uint64_t id = 1; id <= 10; ++id) s.add(id, {.key = "busy"});
+  s.add(11, {.key = "rare"});
+  s.add(12, {.key = "rare"});
+  s.run();
+  EXPECT_THAT(std::vector(s.started.begin(), s.started.begin() + 5), ElementsAre(1, 11, 2, 12, 3));
+}
+
+TEST(Scheduler, WeightsAreProportions) {
+  Simulation s(limits(1, 64, 100'000));
+  for (uint64_t id = 0; id < 400; ++id) {
+    s.add(1000 + id, {.key = "three", .weight = 3});
+    s.add(2000 + id, {.key = "one"});
+  }
+  while (s.started.size() < 400) s.step();
+  int64_t three = 0, one = 0;
+  for (const auto& [id, rows] : s.served) (id < 2000 ? three : one) += rows;
+  EXPECT_NEAR(static_cast<double>(three) / static_cast<double>(one), 3.0, 0.05);
+}
+
+TEST(Scheduler, LargeRequestsPayForTheirSize) {
+  Simulation s(limits(1, 640));
+  for (uint64_t id = 1; id <= 3; ++id) s.add(id, {.prompt = 640, .key = "large"});
+  for (uint64_t id = 11; id <= 30; ++id) s.add(id, {.prompt = 64, .key = "small"});
+  s.run();
+  // One large prompt costs as much as ten small ones.
+  EXPECT_EQ(s.started[0], 1u);
+  const auto second = std::find(s.started.begin(), s.started.end(), 2u) - s.started.begin();
+  EXPECT_GE(second, 10);
+  EXPECT_LE(second, 12);
+}
+
+// A key that was away neither saved up turns, nor waits behind what a busy key has been given.
+TEST(Scheduler, AKeyThatComesBackStartsAtThePresent) {
+  Simulation s(limits(1, 64));
+  s.add(1, {.key = "away"});
+  s.run();
+  for (uint64_t id = 10; id < 40; ++id) s.add(id, {.key = "busy"});
+  for (int i = 0; i < 15; ++i) s.step();
+  for (uint64_t id = 100; id < 110; ++id) s.add(id, {.key = "away"});
+  s.started.clear();
+  for (int i = 0; i < 8; ++i) s.step();
+  const auto away =
+      std::count_if(s.started.begin(), s.started.end(), [](auto id) { return id >= 100; });
+  EXPECT_EQ(away, 4);
+  s.run();
+}
+
+// With room for all, the order of prompts is the fair one too: the late small key does not wait for
+// a hundred prompts that were admitted before.
+TEST(Scheduler, RunningPromptsAreServedFairly) {
+  Simulation s(limits(200, 256));
+  for (uint64_t id = 1; id <= 100; ++id) s.add(id, {.prompt = 640, .key = "busy"});
+  s.step();
+  s.add(500, {.prompt = 64, .key = "late"});
+  int steps = 0;
+  while (std::find(s.done.begin(), s.done.end(), 500u) == s.done.end()) s.step(), ++steps;
+  EXPECT_LE(steps, 8);
+  s.run();
+}
+
+TEST(Scheduler, ForgetsKeys) {
+  Simulation s(limits(4, 256));
+  for (uint64_t id = 1; id <= 5000; ++id) {
+    s.add(id, {.key = "key " + std::to_string(id)});
+    s.run();
+  }
+  EXPECT_LE(s.scheduler.waiting().keys(), 1u);
+  // Nor does it remember those of others while one goes on.
+  s.add(9000, {.output = 20'000, .key = "long"});
+  for (uint64_t id = 1; id <= 5000; ++id) {
+    s.add(id, {.key = "key " + std::to_string(id)});
+    s.step(), s.step();
+  }
+  EXPECT_LE(s.scheduler.waiting().keys(), 4096u);
+}
+
+// ---------------------------------------------------------------- budgets
+
+TEST(Scheduler, ALongPromptDoesNotHoldUpDecoding) {
+  SchedulerLimits l = limits(4, 512, 100'000);
+  l.step_attention = 512 * 1000;
+  Simulation s(l);
+  s.add(1, {.prompt = 10, .output = 10'000});
+  s.step();
+  s.add(2, {.prompt = 100'000, .output = 1});
+  int64_t position = 0;
+  while (position < 100'000) {
+    const auto rows = s.step();
+    ASSERT_EQ(rows.size(), 2u);
+    EXPECT_EQ(std::get<0>(rows[0]), 1u);  // decode first, and always
+    EXPECT_EQ(std::get<2>(rows[0]), 1);
+    const auto [id, begin, count] = rows[1];
+    ASSERT_EQ(begin, position);
+    const int64_t looks = int64_t{count} * begin + int64_t{count} * (count + 1) / 2;
+    if (count > 16) {
+      EXPECT_LE(looks, l.step_attention);
+    }
+    EXPECT_GE(count, std::min<int64_t>(16, 100'000 - position));  // it always gets on
+    // As much as the budget holds.
+    if (count > 16 && count < 511 && position + count < 100'000) {
+      EXPECT_GT(looks + begin + count + 1, l.step_attention);
+    }
+    position += count;
+  }
+}
+
+TEST(Scheduler, PromptsShareTheAttentionBudgetInOrder) {
+  SchedulerLimits l = limits(4, 512);
+  l.step_attention = 100 * 101 / 2 + 6;
+  Simulation s(l);
+  s.add(1, {.prompt = 100});
+  s.add(2, {.prompt = 100});
+  s.add(3, {.prompt = 100});
+  using R = std::tuple<uint64_t, int32_t, int32_t>;
+  EXPECT_THAT(s.step(), ElementsAre(R(1, 0, 100), R(2, 0, 3)));
+}
+
+// ---------------------------------------------------------------- stepping aside
+
+TEST(Scheduler, LowerClassesStepAsideFromTheBackAndComeBackFirst) {
+  Simulation s(limits(3, 192));
+  s.add(1, {.output = 50, .request_class = RequestClass::kBatch});
+  s.add(2, {.output = 50, .request_class = RequestClass::kBatch});
+  s.add(3, {.output = 50, .request_class = RequestClass::kAgent});
+  s.add(4, {.output = 50, .request_class = RequestClass::kBatch});  // waits
+  for (int i = 0; i < 3; ++i) s.step();
+  EXPECT_THAT(s.started, ElementsAre(3, 1, 2));
+  s.add(5, {.output = 5});
+  s.step();
+  EXPECT_THAT(s.parking.parked, ElementsAre(2));
+  EXPECT_EQ(s.started.back(), 5u);
+  s.add(6, {.output = 5, .request_class = RequestClass::kAgent});
+  s.step();
+  EXPECT_THAT(s.parking.parked, ElementsAre(2, 1));
+  s.add(7, {.output = 5, .request_class = RequestClass::kAgent});  // of no lower class than 3
+  s.step();
+  EXPECT_THAT(s.parking.parked, ElementsAre(2, 1));
+  s.run();
+  EXPECT_THAT(s.started, ElementsAre(3, 1, 2, 5, 6, 7, 1, 2, 4));
+}
+
+TEST(Scheduler, NobodyStepsAsideInVain) {
+  Simulation s(limits(8, 512, 10));
+  s.add(1, {.prompt = 64 * 6, .output = 60, .request_class = RequestClass::kAgent});
+  s.add(2, {.prompt = 64 * 2, .output = 60, .request_class = RequestClass::kBatch});
+  s.step();
+  // Needs eight blocks; the batch request holds three, which is not enough while the agent runs.
+  s.add(3, {.prompt = 64 * 8, .request_class = RequestClass::kAgent});
+  const StepPlan& plan = s.scheduler.plan();
+  EXPECT_TRUE(s.parking.parked.empty());
+  EXPECT_TRUE(s.scheduler.blocked());
+  s.finish(plan);
+  s.run();
+}
+
+TEST(Scheduler, WithoutRoomToParkTheyStay) {
+  Simulation s(limits(1, 64));
+  s.parking.room = 0;
+  s.add(1, {.output = 20, .request_class = RequestClass::kBatch});
+  s.step();
+  s.add(2, {});
+  s.step();
+  EXPECT_TRUE(s.parking.parked.empty());
+  s.run();
+  EXPECT_THAT(s.done, ElementsAre(1, 2));
+}
+
+// A step ahead: the victim has a row in flight, so it gets no more and steps aside one plan later.
+TEST(Scheduler, AVictimWithARowInFlightStepsAsideOneStepLater) {
+  Simulation s(limits(1, 64));
+  s.add(1, {.output = 20, .request_class = RequestClass::kBatch});
+  s.step();
+  const StepPlan& first = s.scheduler.plan();
+  s.add(2, {});
+  const StepPlan& second = s.scheduler.plan();
+  EXPECT_EQ(second.rows, 0u);
+  EXPECT_TRUE(s.parking.parked.empty());
+  s.finish(first);
+  s.finish(second);
+  s.step();
+  EXPECT_THAT(s.parking.parked, ElementsAre(1));
+  s.run();
+}
+
+// ---------------------------------------------------------------- a step ahead
+
+TEST(Scheduler, AStepAheadIsPlannedFromUpperBounds) {
+  Simulation s(limits(2, 64));
+  s.add(1, {.prompt = 60, .output = 10});
+  const StepPlan& a = s.scheduler.plan();
+  const StepPlan& b = s.scheduler.plan();  // its first token is not known yet
+  ASSERT_EQ(b.grants.size(), 1u);
+  EXPECT_EQ(b.grants[0].begin, 60);
+  EXPECT_TRUE(b.grants[0].sample);
+  Sequence* one = b.grants[0].sequence;
+  // It ends with its first token: blocks are held until the second step is retired.
+  s.scheduler.retire(a, true);
+  one->tokens.append_sampled(1);
+  one->tokens.deliver();
+  one->state = RequestState::kDone;
+  s.scheduler.finish(one);
+  EXPECT_LT(s.scheduler.blocks().free(), s.scheduler.blocks().total());
+  EXPECT_FALSE(s.scheduler.idle());
+  s.scheduler.retire(b, true);
+  EXPECT_EQ(b.grants[0].sequence, nullptr);
+  s.run();
+}
+
+TEST(Scheduler, WithdrawnRowsLeaveNothingBehind) {
+  Simulation s(limits(2, 64));
+  s.add(1, {.prompt = 30, .output = 10});
+  s.add(2, {.prompt = 30, .output = 10});
+  const StepPlan& a = s.scheduler.plan();
+  const StepPlan& b = s.scheduler.plan();
+  Sequence* one = a.grants[0].sequence;
+  s.scheduler.retire(a, true);
+  s.scheduler.withdraw(*one, b);
+  EXPECT_EQ(b.rows, 1u);
+  EXPECT_EQ(b.logit_rows, 1u);
+  ASSERT_EQ(b.grants.size(), 1u);
+  EXPECT_NE(b.grants[0].sequence, one);
+  EXPECT_EQ(one->granted, 30);
+  EXPECT_EQ(one->in_flight, 1);
+  one->state = RequestState::kDone;
+  const size_t before = s.scheduler.blocks().free();
+  s.scheduler.finish(one);
+  EXPECT_GT(s.scheduler.blocks().free(), before);  // at once: no row of it is in flight
+  Sequence* two = b.grants[0].sequence;
+  two->tokens.append_sampled(1), two->tokens.deliver(), --two->in_flight;
+  s.finish(b);
+  s.run();
+}
+
+// ---------------------------------------------------------------- anything goes
+
+TEST(Scheduler, RandomLoadsEndWithNothingHeld) {
+  const uint64_t base = testing::test_seed();
+  for (uint64_t round = 0; round < 40; ++round) {
+    std::mt19937_64 rng(base + round);
+    SchedulerLimits l = limits(1 + rng() % 8, 8 + rng() % 200, 8 + rng() % 30);
+    l.step_attention = static_cast<int64_t>(1 + rng() % 20'000);
+    l.n_slots = rng() % 2 == 0 ? 0 : l.max_running;
+    Simulation s(l);
+    s.parking.room = static_cast<int>(rng() % 20);
+    uint64_t id = 0;
+    while (id < 60 || !s.scheduler.idle()) {
+      if (id < 60 && rng() % 2 == 0)
+        s.add(++id, {.prompt = static_cast<int32_t>(1 + rng() % 300),
+                     .output = static_cast<int32_t>(1 + rng() % 100),
+                     .request_class = static_cast<RequestClass>(rng() % 3),
+                     .key = std::string(1, static_cast<char>('a' + rng() % 4)),
+                     .deadline_ms = static_cast<int64_t>(rng() % 5)});
+      if (s.scheduler.idle()) continue;
+      const auto rows = s.step();
+      ASSERT_FALSE(rows.empty()) << "seed " << base + round;
+      if (rng() % 10 == 0 && !s.scheduler.running().empty())
+        s.scheduler.preempt(s.scheduler.running()[rng() % s.scheduler.running().size()].get());
+    }
+    EXPECT_EQ(s.done.size(), 60u);
+    s.run();
+  }
+}
+
+TEST(Scheduler, PlansAllocateNothing) {
+  Simulation s(limits(256, 512, 100'000));
+  for (uint64_t id = 0; id < 256; ++id) s.add(id, {.prompt = 8, .output = 3000});
+  for (int i = 0; i < 10; ++i) s.step();
+  for (int i = 0; i < 300; ++i) {
+    const uint64_t before = testing::allocations();
+    const StepPlan& plan = s.scheduler.plan();
+    s.scheduler.retire(plan, true);
+    ASSERT_EQ(testing::allocations(), before);
+    for (const Grant& g : plan.grants)
+      g.sequence->tokens.append_sampled(1), g.sequence->tokens.deliver(), --g.sequence->in_flight;
+  }
+}
+
+// ---------------------------------------------------------------- states
+
+TEST(RequestState, OnlyLawfulSteps) {
+  using S = RequestState;
+  for (int from = 0; from < kRequestStates; ++from) {
+    EXPECT_FALSE(may_follow(static_cast<S>(from), static_cast<S>(from)));
+    EXPECT_FALSE(may_follow(S::kDone, static_cast<S>(from)));
+    const bool ends = from == static_cast<int>(S::kDraining) ||
+                      from == static_cast<int>(S::kAborting) || from == static_cast<int>(S::kDone);
+    EXPECT_EQ(may_follow(static_cast<S>(from), S::kAborting), !ends);
+  }
+  EXPECT_FALSE(may_follow(S::kQueued, S::kDecode));
+  EXPECT_FALSE(may_follow(S::kPreempted, S::kDecode));
+  Sequence s;
+  EXPECT_FALSE(s.move_to(S::kDecode));
+  EXPECT_EQ(s.state, S::kQueued);
+  EXPECT_TRUE(s.move_to(S::kMatching));
+  EXPECT_TRUE(s.move_to(S::kPrefill));
+  EXPECT_TRUE(s.move_to(S::kDecode));
+  EXPECT_TRUE(s.move_to(S::kPreempted));
+  EXPECT_TRUE(s.move_to(S::kMatching));
+}
+
+// ---------------------------------------------------------------- when will it be its turn
+
+TEST(CostModel, FindsBaseAndSlope) {
+  using namespace std::chrono_literals;
+  CostModel model;
+  EXPECT_FALSE(model.known());
+  for (int i = 0; i < 200; ++i) {
+    const int work = 1 + i * 37 % 500;
+    model.observe(work, 3ms + work * 20us);
+  }
+  EXPECT_NEAR(model.seconds_per_step(), 3e-3, 1e-5);
+  EXPECT_NEAR(model.seconds_per_work(), 20e-6, 1e-7);
+  const double before = model.seconds(100, 1);
+  model.observe(100, -5s);  // the clock jumped back
+  model.observe(0, 1s);
+  EXPECT_EQ(model.seconds(100, 1), before);
+  CostModel same;
+  for (int i = 0; i < 10; ++i) same.observe(50, 10ms);
+  EXPECT_NEAR(same.seconds(100, 2), 20e-3, 1e-9);
+}
+
+QueueModel queue_model(int64_t waiting = 10, int first_ms = 1000) {
+  QueueModel::Options o;
+  o.max_waiting = waiting;
+  o.max_running = 4;
+  o.step_rows = 100;
+  o.first_token = {std::chrono::milliseconds(first_ms), std::chrono::milliseconds(0),
+                   std::chrono::milliseconds(first_ms)};
+  return QueueModel(o);
+}
+
+TEST(QueueModel, RefusesWhatWouldComeTooLate) {
+  using namespace std::chrono_literals;
+  QueueModel q = queue_model();
+  q.report({.prefill_work = {}, .decode_rows = 0, .free_places = 4});
+  for (int i = 0; i < 20; ++i) q.step_took(100, 100ms);
+  // A lone request is taken however long it is.
+  EXPECT_TRUE(q.enter(RequestClass::kInteractive, 5000));
+  // 5 s of work are ahead of the next.
+  const auto refused = q.enter(RequestClass::kInteractive, 100);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_NEAR(refused.error().retry_after_s, 5, 1.01);
+  EXPECT_NEAR(q.predicted_first_token(RequestClass::kInteractive, 100), 5.1, 0.1);
+  EXPECT_TRUE(q.enter(RequestClass::kAgent, 100));  // no limit of its own
+  EXPECT_TRUE(q.enter(RequestClass::kBatch, 100));  // best effort, whatever was set
+  q.leave(RequestClass::kInteractive, 5000);
+  // What waits in lower classes is not ahead.
+  EXPECT_TRUE(q.enter(RequestClass::kInteractive, 100));
+  EXPECT_EQ(q.waiting(), 3);
+}
+
+TEST(QueueModel, PlacesCountToo) {
+  using namespace std::chrono_literals;
+  QueueModel q = queue_model();
+  for (int i = 0; i < 20; ++i) q.step_took(100, 1ms);
+  for (int i = 0; i < 5; ++i) q.finished(RequestClass::kInteractive, 40, 8s);
+  q.report({.prefill_work = {}, .decode_rows = 4, .free_places = 0});
+  // Four places, each held for 8 s: one is free every 2 s.
+  EXPECT_NEAR(q.predicted_first_token(RequestClass::kInteractive, 10), 2, 0.1);
+  EXPECT_NEAR(q.expected_output(RequestClass::kInteractive, 1000), 40, 1);
+  EXPECT_EQ(q.expected_output(RequestClass::kInteractive, 7), 7);
+}
+
+TEST(QueueModel, AFullQueueSaysWhenToComeAgain) {
+  using namespace std::chrono_literals;
+  QueueModel q = queue_model(3);
+  for (int i = 0; i < 20; ++i) q.step_took(100, 100ms);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(q.enter(RequestClass::kBatch, 4000));
+  const auto refused = q.enter(RequestClass::kBatch, 1);
+  ASSERT_FALSE(refused);
+  EXPECT_NEAR(refused.error().retry_after_s, 6, 1.01);  // half of the 12 s that the queue takes
+  q.leave(RequestClass::kBatch, 4000);
+  EXPECT_TRUE(q.enter(RequestClass::kBatch, 1));
+  QueueModel fresh = queue_model(1);
+  EXPECT_TRUE(fresh.enter(RequestClass::kBatch, 1));
+  EXPECT_EQ(fresh.enter(RequestClass::kBatch, 1).error().retry_after_s, 1);
+}
+
+}  // namespace
+}  // namespace deepmint
