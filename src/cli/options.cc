@@ -47,7 +47,7 @@ void Options::flag(std::string names, bool& out, std::string help) {
                       .set = [&out](const std::string& value) { out = value == "true"; }});
 }
 
-void Options::settings(const Settings& settings, std::string_view section, std::string group,
+void Options::settings(const Settings& settings, std::string_view section, const std::string& group,
                        std::vector<GivenFlag>& given) {
   for (const Setting& s : settings.all()) {
     if (s.section() != section) continue;

@@ -47,7 +47,7 @@ class Options {
   struct GivenFlag {
     std::string key, flag, value;
   };
-  void settings(const Settings& settings, std::string_view section, std::string group,
+  void settings(const Settings& settings, std::string_view section, const std::string& group,
                 std::vector<GivenFlag>& given);
 
   const std::vector<Option>& all() const { return options_; }

@@ -173,9 +173,8 @@ void MappedFile::random_access(size_t offset, size_t length) const {
 namespace {
 // The whole pages that hold these bytes.
 std::span<std::byte> pages_of(std::span<const std::byte> bytes) {
-  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / kPage * kPage;
-  const auto end = reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size();
-  return {reinterpret_cast<std::byte*>(begin), bytes.empty() ? 0 : end - begin};
+  const size_t before = reinterpret_cast<uintptr_t>(bytes.data()) % kPage;
+  return {const_cast<std::byte*>(bytes.data()) - before, bytes.empty() ? 0 : before + bytes.size()};
 }
 }  // namespace
 

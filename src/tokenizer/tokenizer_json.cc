@@ -211,7 +211,7 @@ Status read_vocab(const json::Value& model, TokenizerSpec& spec) {
     largest = std::max(largest, id);
   }
   for (const auto& added : spec.added) largest = std::max(largest, added.id);
-  const auto size = static_cast<size_t>(largest + 1);
+  const auto size = static_cast<size_t>(largest) + 1;
   if (size > ids.size() + spec.added.size() + kMaxHoles)
     return fail(ErrorCode::kInvalidFile,
                 fmt::format("{} tokens, but the largest id is {}", ids.size(), largest),

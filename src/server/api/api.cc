@@ -166,7 +166,7 @@ void Api::handle(RequestHead head, http::Body body, std::shared_ptr<http::Exchan
   Response response = answer(head);
   http::allow_origin(response, origin);
   context_->metrics.count_response(response.status);
-  exchange->respond(std::move(response));
+  exchange->respond(response);
 }
 
 Response Api::answer(const RequestHead& head) const {

@@ -96,7 +96,7 @@ class ChatExchange::Sink final : public EventSink {
   const int32_t choice_;
 };
 
-void ChatExchange::start(std::shared_ptr<ApiContext> context, http::Body body,
+void ChatExchange::start(const std::shared_ptr<ApiContext>& context, http::Body body,
                          const std::shared_ptr<http::Exchange>& exchange, std::string cors_origin) {
   const auto chat = std::make_shared<ChatExchange>(context, exchange, std::move(cors_origin));
   exchange->set_responder(chat);
@@ -171,7 +171,7 @@ Status ChatExchange::admit(ChatRequest request) {
   request = {};  // its messages are tokens now
   for (int32_t choice = 0; choice < n_; ++choice) {
     if (exchange_->closed()) return {};
-    GenerationRequest one = choice + 1 < n_ ? generation : std::move(generation);
+    GenerationRequest one = generation;
     one.choice = choice;
     one.mask = std::move(masks[static_cast<size_t>(choice)]);
     auto ticket =
@@ -264,7 +264,7 @@ void ChatExchange::begin(http::Exchange& exchange) {
   head.headers = {{"cache-control", "no-cache"}, {"x-accel-buffering", "no"}};
   http::allow_origin(head, cors_origin_);
   context_->metrics.count_response(200);
-  exchange.begin_stream(std::move(head));
+  exchange.begin_stream(head);
 }
 
 void ChatExchange::take_token(const Event& event) {
@@ -323,7 +323,7 @@ void ChatExchange::end(http::Exchange& exchange) {
   http::Response response{.body = reply_->whole()};
   http::allow_origin(response, cors_origin_);
   context_->metrics.count_response(200);
-  exchange.respond(std::move(response));
+  exchange.respond(response);
 }
 
 void ChatExchange::end_with_error(http::Exchange& exchange, const ApiError& error) {
@@ -337,7 +337,7 @@ void ChatExchange::end_with_error(http::Exchange& exchange, const ApiError& erro
   http::Response response = http::error_response(error);
   http::allow_origin(response, cors_origin_);
   context_->metrics.count_response(response.status);
-  exchange.respond(std::move(response));
+  exchange.respond(response);
 }
 
 }  // namespace deepmint

@@ -25,7 +25,7 @@ class ChatExchange final : public http::Responder,
                            public std::enable_shared_from_this<ChatExchange> {
  public:
   // Io thread. Answers on the exchange, now or later.
-  static void start(std::shared_ptr<ApiContext> context, http::Body body,
+  static void start(const std::shared_ptr<ApiContext>& context, http::Body body,
                     const std::shared_ptr<http::Exchange>& exchange, std::string cors_origin);
 
   ChatExchange(std::shared_ptr<ApiContext> context, std::shared_ptr<http::Exchange> exchange,

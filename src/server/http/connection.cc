@@ -90,11 +90,11 @@ void Exchange::wake() {
   queue_->push(shared_from_this());
 }
 
-void Exchange::respond(Response response) {
-  if (connection_ != nullptr) connection_->respond(std::move(response));
+void Exchange::respond(const Response& response) {
+  if (connection_ != nullptr) connection_->respond(response);
 }
-void Exchange::begin_stream(Response head) {
-  if (connection_ != nullptr) connection_->begin_stream(std::move(head));
+void Exchange::begin_stream(const Response& head) {
+  if (connection_ != nullptr) connection_->begin_stream(head);
 }
 void Exchange::write(std::string_view bytes) {
   if (connection_ != nullptr) connection_->write(bytes);
@@ -344,7 +344,7 @@ bool Connection::check_head(bool body_follows_at_once) {
   }
   if (head.has_body() &&
       (head.chunked || expects_continue || *head.content_length > kReadThrough)) {
-    refuse(*std::move(answer));
+    refuse(*answer);
     return false;
   }
   refusal_ = std::move(answer);  // sent by dispatch()
@@ -361,14 +361,14 @@ void Connection::dispatch() {
   if (refusal_) {
     Response answer = *std::move(refusal_);
     refusal_.reset();
-    return respond(std::move(answer));
+    return respond(answer);
   }
   const auto exchange = exchange_;  // handle() may end it
   shared_.handler->handle(std::move(head), std::move(body), exchange);
   seal_chunk();
 }
 
-void Connection::refuse(Response response) {
+void Connection::refuse(const Response& response) {
   parser_.reset();
   refusal_.reset();
   phase_ = Phase::kHead;
@@ -385,7 +385,7 @@ bool Connection::may_keep_alive() const {
   return keep_alive_ && !shared_.draining.load(std::memory_order_relaxed);
 }
 
-void Connection::respond(Response response) {
+void Connection::respond(const Response& response) {
   if (phase_ != Phase::kExchange || streaming_) return;
   const bool keep = may_keep_alive();
   append_head(out_, response,
@@ -399,7 +399,7 @@ void Connection::respond(Response response) {
   end_exchange_state(/*client_gone=*/false);
 }
 
-void Connection::begin_stream(Response head) {
+void Connection::begin_stream(const Response& head) {
   if (phase_ != Phase::kExchange || streaming_) return;
   streaming_ = true;
   chunked_ = request_version_ >= 11;

@@ -142,8 +142,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // From Exchange.
   void pump(Exchange& exchange);
-  void respond(Response response);
-  void begin_stream(Response head);
+  void respond(const Response& response);
+  void begin_stream(const Response& head);
   void write(std::string_view bytes);
   void finish();
 
@@ -164,7 +164,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool parse_step(std::string_view& rest);
   bool check_head(bool body_follows_at_once);  // false: refused
   void dispatch();
-  void refuse(Response response);  // answers without reading the rest, then closes
+  void refuse(const Response& response);  // answers without reading the rest, then closes
   void refuse_parse_error(const beast::error_code& ec, std::string_view rest);
   void end_exchange_state(bool client_gone);
   void seal_chunk();

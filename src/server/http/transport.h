@@ -61,9 +61,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   // Io thread only; each does nothing once closed().
   void set_responder(std::shared_ptr<Responder> responder) { responder_ = std::move(responder); }
-  void respond(Response response);  // the whole answer
+  void respond(const Response& response);  // the whole answer
   void begin_stream(
-      Response head);  // status and headers; head.body is the first bytes of the stream
+      const Response& head);  // status and headers; head.body is the first bytes of the stream
   void write(std::string_view bytes);  // what one pump writes leaves as one chunk, in one send
   void finish();
 

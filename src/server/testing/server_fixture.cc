@@ -41,7 +41,7 @@ Assembled assemble(const Stream& stream, int choice) {
   return out;
 }
 
-json chat_body(json fields) {
+json chat_body(const json& fields) {
   json body = {{"model", "test-model"}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
   body.update(fields);
   return body;

@@ -39,7 +39,7 @@ Stream parse_stream(const std::string& body);
 Assembled assemble(const Stream& stream, int choice = 0);
 
 // A request with one user message and these fields.
-nlohmann::json chat_body(nlohmann::json fields = nlohmann::json::object());
+nlohmann::json chat_body(const nlohmann::json& fields = nlohmann::json::object());
 
 class ServerTest : public ::testing::Test {
  protected:
@@ -58,10 +58,10 @@ class ServerTest : public ::testing::Test {
     ASSERT_TRUE(started) << started.error().str();
     server_ = std::move(*started);
   }
-  void start_with(std::vector<TokenId> tokens) {
+  void start_with(const std::vector<TokenId>& tokens) {
     start([tokens](const GenerationRequest&) { return Play{.tokens = tokens}; });
   }
-  void start_hanging(std::vector<TokenId> tokens = {kHello}) {
+  void start_hanging(const std::vector<TokenId>& tokens = {kHello}) {
     start([tokens](const GenerationRequest&) { return Play{.tokens = tokens, .hang = true}; });
   }
   ~ServerTest() override { server_.reset(); }  // before the engine
