@@ -629,6 +629,7 @@ class RandomHistory {
         case 10:
           world_.now += seconds(static_cast<int>(rng_() % 40) - 5);
           latest_ = std::max(latest_, world_.now);
+          world_.cache->retire(0, world_.now);  // the cache knows only the times that it was told
           break;
         default:
           if (rng_() % 4 == 0) {
