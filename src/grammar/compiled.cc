@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "grammar/lexer.h"
+#include "grammar/slices.h"
 
 namespace deepmint::grammar {
 
@@ -27,7 +28,8 @@ std::string_view to_string(SpecKind kind) {
 Compiled::Compiled(Grammar grammar, std::shared_ptr<const Vocabulary> vocabulary)
     : grammar_(std::move(grammar)),
       vocabulary_(std::move(vocabulary)),
-      lexer_(std::make_unique<Lexer>(grammar_)) {}
+      lexer_(std::make_unique<Lexer>(grammar_)),
+      slices_(std::make_unique<Slices>(*lexer_, *vocabulary_)) {}
 
 Compiled::~Compiled() = default;
 
@@ -52,7 +54,7 @@ Result<std::shared_ptr<const Compiled>> Compiled::make(
 
 size_t Compiled::memory_bytes() const {
   const auto held = lexer_->lock();
-  return sizeof(*this) + grammar_.memory_bytes() + lexer_->memory_bytes();
+  return sizeof(*this) + grammar_.memory_bytes() + lexer_->memory_bytes() + slices_->memory_bytes();
 }
 
 }  // namespace deepmint::grammar

@@ -31,6 +31,7 @@ struct Spec {
 inline constexpr size_t kMaxSpecBytes = size_t{1} << 20;
 
 class Lexer;
+class Slices;
 
 class Compiled {
  public:
@@ -40,14 +41,16 @@ class Compiled {
 
   const Grammar& grammar() const { return grammar_; }
   const Vocabulary& vocabulary() const { return *vocabulary_; }
-  Lexer& lexer() const { return *lexer_; }  // internal; locks itself
-  size_t memory_bytes() const;              // now, the lazily built automaton included
+  Lexer& lexer() const { return *lexer_; }     // internal; locks itself
+  Slices& slices() const { return *slices_; }  // internal; under the lexer's lock
+  size_t memory_bytes() const;                 // now, the lazily built automaton included
 
  private:
   Compiled(Grammar grammar, std::shared_ptr<const Vocabulary> vocabulary);
   Grammar grammar_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::unique_ptr<Lexer> lexer_;
+  std::unique_ptr<Slices> slices_;
 };
 
 // Errors: kInvalidArgument (malformed), kUnsupported (not done exactly), kTooLarge (a limit);

@@ -58,6 +58,13 @@ class Parser {
   void begin_lookahead();
   void end_lookahead();
 
+  // While looking ahead: the state in which lexemes begin once those of `accept`, begun in `set`,
+  // have ended here; kDead when nothing can follow.
+  Lexer::State start_after(uint32_t set, uint32_t accept) {
+    const Scan scan{set, accept};
+    return sets_[set_of({&scan, 1})].start;
+  }
+
   // After the lexer forgot its states: finds those of here() from the bytes pushed so far.
   void find_states_again(std::string_view text);
 

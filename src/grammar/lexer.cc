@@ -110,6 +110,31 @@ Lexer::State Lexer::step(State state, uint8_t byte) {
   return to;
 }
 
+Hash128 Lexer::residual_hash(State state) const {
+  const StateData& s = states_[state];
+  std::vector<Hash128> hashes;
+  for (uint32_t i = s.begin; i < s.begin + s.size; ++i)
+    hashes.push_back(grammar_.regexes.hash(items_[i].rest));
+  return xxh3_128(std::as_bytes(std::span(hashes)));
+}
+
+std::vector<uint32_t> Lexer::items_of_accept(State state, uint32_t accept) const {
+  const StateData& s = states_[state];
+  std::vector<uint32_t> out;
+  uint32_t i = 0;  // both are sorted by terminal
+  for (const uint32_t terminal : accept_set(accept)) {
+    while (items_[s.begin + i].terminal != terminal) ++i;
+    out.push_back(i);
+  }
+  return out;
+}
+
+uint32_t Lexer::accept_of_items(State state, std::span<const uint32_t> items) {
+  std::vector<uint32_t> terminals;
+  for (const uint32_t i : items) terminals.push_back(items_[states_[state].begin + i].terminal);
+  return intern_accept(terminals);
+}
+
 size_t Lexer::memory_bytes() const {
   return states_.size() * sizeof(StateData) + items_.size() * sizeof(Item) + rows_.size() * 4 +
          index_.size() * 40 + accept_terminals_.size() * 4 + accept_sets_.size() * 8 +

@@ -52,6 +52,12 @@ class Lexer {
   }
   bool can_continue(State state) const { return states_[state].can_continue; }
 
+  // Of the residual languages of a state, whatever their terminals are called.
+  Hash128 residual_hash(State state) const;
+  // An accept set as indices into the items of a state that leads to it, and back.
+  std::vector<uint32_t> items_of_accept(State state, uint32_t accept) const;
+  uint32_t accept_of_items(State state, std::span<const uint32_t> items);
+
   size_t memory_bytes() const;
   size_t states() const { return states_.size(); }
 

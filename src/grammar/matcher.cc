@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "grammar/earley.h"
 #include "grammar/lexer.h"
+#include "grammar/slices.h"
 
 namespace deepmint::grammar {
 
@@ -46,7 +47,7 @@ struct Matcher::Impl {
     status = fail(ErrorCode::kTooLarge, "the grammar needs a larger automaton than the limit");
   }
 
-  void walk_mask(std::span<uint32_t> bits);
+  void add_tokens(std::span<uint32_t> bits);
   bool push_token(TokenId token);
 
   std::shared_ptr<const Compiled> compiled;
@@ -60,6 +61,10 @@ struct Matcher::Impl {
   std::vector<Before> history;  // one per accepted token
   bool stopped = false;
   Status status;
+
+  // Scratch of add_tokens.
+  std::vector<uint32_t> below, path, up;
+  std::vector<Parser::Frame> frames;
 };
 
 Matcher::Matcher(std::shared_ptr<const Compiled> compiled)
@@ -69,23 +74,66 @@ Matcher::Matcher(Matcher&&) noexcept = default;
 Matcher& Matcher::operator=(Matcher&&) noexcept = default;
 Matcher::~Matcher() = default;
 
-void Matcher::Impl::walk_mask(std::span<uint32_t> bits) {
+void Matcher::Impl::add_tokens(std::span<uint32_t> bits) {
   const Vocabulary& vocabulary = compiled->vocabulary();
   const Trie& trie = vocabulary.trie();
-  std::vector<Parser::Frame> frames(trie.max_depth + 1);
+  Slices& slices = compiled->slices();
   parser->begin_lookahead();
-  frames[0] = parser->here();
-  for (size_t at = 0; at < trie.nodes.size() && !parser->exhausted() && !lexer.exhausted();) {
-    const Trie::Node& node = trie.nodes[at];
-    parser->go_back(frames[node.depth - 1u]);
-    if (!parser->push(node.byte)) {
-      at += node.skip;
-      continue;
+  // Tokens that a thread's state decides, and the nodes below which the next lexeme has begun.
+  below.clear();
+  const std::vector<Parser::Thread> threads(parser->live().begin(), parser->live().end());
+  for (const Parser::Thread& thread : threads) {
+    const Slices::View& view = slices.of(thread.state);
+    if (lexer.exhausted()) break;
+    const Slice& slice = *view.slice;
+    for (size_t word = 0; word < slice.bits.size(); ++word) bits[word] |= slice.bits[word];
+    for (const uint32_t id : slice.ids) bits[id / 32] |= 1u << (id % 32);
+    for (size_t group = 0; group < slice.exits.size(); ++group) {
+      const Lexer::State start = parser->start_after(thread.set, view.accepts[group]);
+      if (start == Lexer::kDead) continue;
+      for (const uint32_t node : slice.exits[group].nodes) {
+        const uint32_t end = node + trie.nodes[node].skip;
+        for (uint32_t child = node + 1; child < end; child += trie.nodes[child].skip)
+          if (lexer.next(start, trie.nodes[child].byte) != Lexer::kDead) below.push_back(child);
+      }
     }
-    frames[node.depth] = parser->here();
-    for (TokenId id = node.token; id >= 0; id = vocabulary.same(id))
-      bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
-    ++at;
+  }
+  // There the parser itself decides, with all its threads.
+  std::sort(below.begin(), below.end());
+  frames.resize(trie.max_depth + 1);
+  frames[0] = parser->here();
+  path.clear();  // nodes whose bytes are pushed
+  uint32_t done = 0;
+  for (const uint32_t top : below) {
+    if (parser->exhausted() || lexer.exhausted()) break;
+    if (top < done) continue;
+    done = top + trie.nodes[top].skip;
+    up.clear();
+    for (uint32_t node = trie.parent[top]; node != 0xffffffffu; node = trie.parent[node])
+      up.push_back(node);
+    size_t shared = 0;
+    while (shared < path.size() && shared < up.size() && path[shared] == up[up.size() - 1 - shared])
+      ++shared;
+    path.resize(shared);
+    for (; shared < up.size(); ++shared) {
+      const uint32_t node = up[up.size() - 1 - shared];
+      parser->go_back(frames[shared]);
+      parser->push(trie.nodes[node].byte);
+      frames[shared + 1] = parser->here();
+      path.push_back(node);
+    }
+    for (uint32_t at = top; at < done && !parser->exhausted() && !lexer.exhausted();) {
+      const Trie::Node& node = trie.nodes[at];
+      parser->go_back(frames[node.depth - 1u]);
+      if (!parser->push(node.byte)) {
+        at += node.skip;
+        continue;
+      }
+      frames[node.depth] = parser->here();
+      for (TokenId id = node.token; id >= 0; id = vocabulary.same(id))
+        bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+      ++at;
+    }
   }
   parser->end_lookahead();
 }
@@ -98,7 +146,7 @@ bool Matcher::mask(std::span<uint32_t> bits) {
   if (m.stopped) return false;
   m.run([&] {
     std::fill(bits.begin(), bits.end(), 0);
-    m.walk_mask(bits);
+    m.add_tokens(bits);
     for (const uint32_t token : m.parser->next_tokens()) {
       const TokenId id = m.compiled->grammar().tokens[token];
       bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);

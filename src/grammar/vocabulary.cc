@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "grammar/slices.h"
+
 namespace deepmint::grammar {
 
 namespace {
@@ -23,6 +25,7 @@ Trie build_trie(std::span<const std::string> bytes, std::span<const TokenId> ord
       trie.nodes[path[depth]].skip = static_cast<uint32_t>(trie.nodes.size()) - path[depth];
     path.resize(shared);
     for (size_t depth = shared; depth < text.size(); ++depth) {
+      trie.parent.push_back(depth == 0 ? 0xffffffffu : path.back());
       path.push_back(static_cast<uint32_t>(trie.nodes.size()));
       Trie::Node node;
       node.depth = static_cast<uint16_t>(depth + 1);
@@ -93,6 +96,7 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::make(std::vector<std::stri
   }
   order.resize(kept);
   out->trie_ = build_trie(bytes, order);
+  out->slices_ = std::make_unique<SliceCache>();
   return std::shared_ptr<const Vocabulary>(std::move(out));
 }
 

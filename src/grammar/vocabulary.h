@@ -19,6 +19,8 @@
 
 namespace deepmint::grammar {
 
+class SliceCache;
+
 // Tokens as a trie in depth-first order: the children of a node follow it, and `skip` nodes on
 // from a node comes the first one that is not below it.
 struct Trie {
@@ -28,10 +30,11 @@ struct Trie {
     uint16_t depth = 1;  // bytes from the root
     uint8_t byte = 0;
   };
-  std::vector<Node> nodes;  // the root, which spells nothing, is not stored
+  std::vector<Node> nodes;       // the root, which spells nothing, is not stored
+  std::vector<uint32_t> parent;  // per node; 0xffffffff below the root
   uint32_t max_depth = 0;
 
-  size_t memory_bytes() const { return nodes.size() * sizeof(Node); }
+  size_t memory_bytes() const { return nodes.size() * (sizeof(Node) + 4); }
 };
 
 class Vocabulary {
@@ -53,6 +56,7 @@ class Vocabulary {
   const Trie& trie() const { return trie_; }
   // The next id that spells the same bytes as `id`, or -1.
   TokenId same(TokenId id) const { return same_.empty() ? -1 : same_[static_cast<size_t>(id)]; }
+  SliceCache& slices() const { return *slices_; }  // locks itself
 
  private:
   Vocabulary();
@@ -62,6 +66,7 @@ class Vocabulary {
   size_t width_ = 0;
   Hash128 fingerprint_;
   Trie trie_;
+  std::unique_ptr<SliceCache> slices_;
 };
 
 }  // namespace deepmint::grammar
