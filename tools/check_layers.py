@@ -18,7 +18,7 @@ ALLOWED = {
     "model": {"kernels", "format", "core"},
     "engine": {"model", "kvcache", "sampling", "grammar", "tokenizer", "format", "core"},
     "recipe": {"tokenizer", "grammar", "core"},
-    "server": {"recipe", "engine", "tokenizer", "core"},
+    "server": {"recipe", "engine", "grammar", "tokenizer", "core"},
     "router": {"kvcache", "core"},
     "cli": {"server", "router", "recipe", "engine", "model", "kernels", "format", "tokenizer", "sampling", "kvcache", "grammar", "core"},
 }

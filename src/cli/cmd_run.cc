@@ -10,6 +10,8 @@
 #include "cli/reply.h"
 #include "cli/reply_json.h"
 #include "cli/terminal.h"
+#include "core/mapped_file.h"
+#include "engine/grammar_masks.h"
 
 namespace deepmint::cli {
 namespace {
@@ -39,6 +41,10 @@ class Run : public Command {
     o.group("Reply");
     o.texts("--stop", stop_, "TEXT",
             "end the reply where this text comes up; the text itself is left out");
+    o.text("--schema", schema_, "FILE",
+           "the reply is JSON that satisfies this JSON Schema (docs/structured-output.md)");
+    o.text("--regex", regex_, "RE", "the reply matches this regular expression from end to end");
+    o.text("--grammar", grammar_, "FILE", "the reply is in the language of this GBNF grammar");
     o.flag("--json", json_,
            "one JSON object at the end: text, ids, usage, seed, timings, instruction set");
     o.text("--logprobs", logprobs_, "N",
@@ -49,9 +55,11 @@ class Run : public Command {
  private:
   Status check() const;
   Result<std::vector<TokenId>> prompt_tokens(const OpenModel& open) const;
+  Result<std::shared_ptr<TokenMask>> mask(const OpenModel& open) const;
 
   std::string model_;
   std::optional<std::string> prompt_, system_, ids_, logprobs_, chat_template_;
+  std::optional<std::string> schema_, regex_, grammar_;
   std::vector<std::string> stop_;
   bool raw_ = false, json_ = false;
 };
@@ -66,6 +74,8 @@ Status Run::check() const {
     return conflict("--system needs the chat template, which --raw and --ids leave out");
   if (chat_template_ && (raw_ || ids_))
     return conflict("--chat-template makes the prompt, which --raw and --ids give as it is");
+  if (int{schema_.has_value()} + int{regex_.has_value()} + int{grammar_.has_value()} > 1)
+    return conflict("expected one of --schema, --regex and --grammar");
   if (logprobs_ && !json_) return conflict("--logprobs needs --json");
   return {};
 }
@@ -92,6 +102,31 @@ Result<std::vector<TokenId>> Run::prompt_tokens(const OpenModel& open) const {
   return tokenizer->encode(segments);
 }
 
+// What the reply must look like, or null. Compiled before the model is asked anything.
+Result<std::shared_ptr<TokenMask>> Run::mask(const OpenModel& open) const {
+  const bool from_file = schema_ || grammar_;
+  if (!from_file && !regex_) return std::shared_ptr<TokenMask>();
+  const std::string_view option = schema_ ? "--schema" : regex_ ? "--regex" : "--grammar";
+  grammar::Spec spec{schema_  ? grammar::SpecKind::kJsonSchema
+                     : regex_ ? grammar::SpecKind::kRegex
+                              : grammar::SpecKind::kEbnf,
+                     regex_.value_or("")};
+  std::string place(option);
+  if (from_file) {
+    const std::string& path = schema_ ? *schema_ : *grammar_;
+    DEEPMINT_TRY(file, MappedFile::open(path));
+    const auto bytes = file.bytes();
+    spec.text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    place = path;
+  }
+  DEEPMINT_CHECK_OK(open.need_tokenizer(option));
+  GrammarMasks grammars(open.loaded.tokenizer, static_cast<size_t>(open.engine->info().vocab_size),
+                        open.loaded.end_ids);
+  auto out = grammars.mask(spec);
+  if (!out) return tl::unexpected(std::move(out).error().at(place));
+  return out;
+}
+
 Status Run::run(const Config& config, const Settings&) {
   DEEPMINT_CHECK_OK(check());
   int32_t top_logprobs = -1;
@@ -102,8 +137,10 @@ Status Run::run(const Config& config, const Settings&) {
   }
   DEEPMINT_TRY(open, open_model(model_, config, /*requests=*/1));
   DEEPMINT_TRY(tokens, prompt_tokens(open));
+  DEEPMINT_TRY(constraint, mask(open));
 
   GenerationRequest request;
+  request.mask = std::move(constraint);
   request.tokens = std::move(tokens);
   request.sampling = open.sampling(config.sampling);
   request.sampling.top_logprobs = top_logprobs;

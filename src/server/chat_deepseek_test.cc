@@ -279,11 +279,6 @@ TEST_F(DeepSeek, WhatIsNotServedIsRefusedInOneLine) {
   start_saying("x");
   const json grammar = {{"type", "grammar"},
                         {"grammar", {{"syntax", "lark"}, {"definition", "start: /a/"}}}};
-  EXPECT_EQ(
-      refusal({{"response_format",
-                {{"type", "json_schema"},
-                 {"json_schema", {{"name", "x"}, {"schema", {{"type", "object"}}}}}}}}),
-      R"(response_format: a reply cannot be held to a format here; expected {"type": "text"})");
   EXPECT_THAT(refusal({{"tools", tools()}, {"tool_choice", "required"}}),
               HasSubstr("a call cannot be forced here"));
   EXPECT_THAT(

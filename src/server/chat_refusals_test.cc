@@ -129,16 +129,12 @@ TEST_F(Server, BadRequestsNameTheField) {
        R"(messages[0].tool_calls[0]: expected {"id", "type": "function", "function": )"
        R"({"name", "arguments"}} with strings)",
        "messages[0].tool_calls[0]"},
-      {chat_body({{"response_format", {{"type", "json_object"}}}}).dump(), 400,
-       R"(response_format: a reply cannot be held to a format here; expected {"type": "text"})",
-       "response_format"},
-      {chat_body({{"response_format",
-                   {{"type", "json_schema"},
-                    {"json_schema", {{"name", "x"}, {"schema", {{"type", "object"}}}}}}}})
+      {chat_body({{"response_format", {{"type", "regex"}, {"regex", "a(?=b)"}}}}).dump(), 400,
+       "response_format: character 1: look-ahead cannot be done", ""},
+      {chat_body({{"response_format", {{"type", "regex"}, {"regex", "a"}}}, {"ignore_eos", true}})
            .dump(),
-       400,
-       R"(response_format: a reply cannot be held to a format here; expected {"type": "text"})",
-       "response_format"},
+       400, "ignore_eos: expected false: a reply with a guaranteed form ends where the form does",
+       "ignore_eos"},
       {chat_body({{"response_format", {{"type", "json_schema"}}}}).dump(), 400,
        "response_format.json_schema: expected an object with a schema",
        "response_format.json_schema"},

@@ -25,6 +25,8 @@
 
 namespace deepmint {
 
+class GrammarMasks;  // engine/grammar_masks.h
+
 // What is served. `engine` must outlive the server; everything else is kept alive by it.
 struct ServedModel {
   std::string id = {};                    // the name that requests use
@@ -38,6 +40,8 @@ struct ServedModel {
   int64_t created = 0;                     // unix seconds, usually of the file; 0 = now
   uint64_t fingerprint = 0;                // ModelInfo::fingerprint
   std::string build = {};                  // the program's version
+  // Grammars for constrained replies; null: serve() makes them of the tokenizer.
+  std::shared_ptr<GrammarMasks> grammars = {};
 };
 
 class HttpServer {

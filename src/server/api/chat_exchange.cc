@@ -140,6 +140,10 @@ Status ChatExchange::admit(ChatRequest request) {
   const ServedModel& model = context_->model;
   if (!request.sampling.seed) request.sampling.seed = draw_seed();
   std::vector<std::shared_ptr<TokenMask>> masks(static_cast<size_t>(request.n));
+  if (request.constraint && request.constraint->must_enforce && request.ignore_eos)
+    return fail(ErrorCode::kInvalidArgument,
+                "expected false: a reply with a guaranteed form ends where the form does",
+                "ignore_eos");
   if (request.constraint)
     for (auto& mask : masks) {
       DEEPMINT_TRY(made, make_token_mask(*request.constraint, model));

@@ -17,9 +17,10 @@ namespace deepmint {
 // markup of calls and of thinking (ChatTemplate::deepseek, else ReplyFormat). A constraint with
 // `after_thinking` binds from the end of the thinking block on.
 //
-// No grammar engine is plugged in: a constraint that the client was promised (must_enforce) is
-// kUnsupported, with the request's field in `where`; others, which the prompt asks for in words,
-// give null.
+// Only what the client was promised (must_enforce) is enforced; the rest, which the prompt asks for
+// in words, gives null. Errors name the request's field in `where`, and in it the place in the
+// schema or expression: kInvalidArgument and kUnsupported as grammar::compile has them,
+// kUnsupported for tools. Compiles on the caller's thread.
 Result<std::shared_ptr<TokenMask>> make_token_mask(const recipe::OutputConstraint& constraint,
                                                    const ServedModel& model);
 

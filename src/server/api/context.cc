@@ -9,6 +9,7 @@
 
 #include "core/cpu_isa.h"
 #include "core/hash.h"
+#include "engine/grammar_masks.h"
 
 namespace deepmint {
 namespace {
@@ -36,11 +37,18 @@ uint64_t random_word() {
   return (uint64_t{device()} << 32) | device();
 }
 
+ServedModel with_grammars(ServedModel model) {
+  if (model.grammars == nullptr)
+    model.grammars = std::make_shared<GrammarMasks>(
+        model.tokenizer, static_cast<size_t>(model.engine->info().vocab_size), model.end_ids);
+  return model;
+}
+
 }  // namespace
 
 ApiContext::ApiContext(const ServerConfig& c, ServedModel m, ApiKeys k)
     : config(c),
-      model(std::move(m)),
+      model(with_grammars(std::move(m))),
       keys(std::move(k)),
       fingerprint(fmt::format("fp_{:016x}", xxh3_64(as_byte_span(fmt::format(
                                                 "{}|{}|{:016x}", model.build,
