@@ -17,6 +17,8 @@ namespace {
 constexpr int kMaxFactorDepth = 256;
 // Derivatives that a question for emptiness may look at.
 constexpr size_t kMaxEmptySearch = 50'000;
+// … and parts of expressions that it may handle on the way: a quarter of a second or so.
+constexpr uint64_t kMaxEmptyWork = 2'000'000;
 
 // A caller must not be able to build two expressions with one hash.
 uint64_t hash_seed() {
@@ -66,6 +68,8 @@ RegexId RegexSet::add(Node n, std::span<const RegexId> list) {
   } else {
     if (n.kind == Kind::kBytes) {
       for (const uint64_t word : sets_[n.a].words()) words[used++] = word;
+    } else if (n.kind == Kind::kDecimalMultiple) {
+      words[used++] = n.a;
     } else if (n.kind >= Kind::kConcat) {
       const Hash128 a = nodes_[n.a].hash;
       words[used++] = a.low;
@@ -154,6 +158,7 @@ RegexId RegexSet::alternate(std::span<const RegexId> parts) {
 }
 
 RegexId RegexSet::alternate_at(std::vector<RegexId> parts, int depth) {
+  work_ += parts.size();
   // Flatten; take single bytes, the empty string and the empty language apart.
   std::vector<RegexId> rest;
   ByteSet singles;
@@ -411,6 +416,7 @@ RegexId RegexSet::derivative(RegexId a, uint8_t byte) {
 }
 
 RegexId RegexSet::derive(RegexId a, uint8_t byte) {
+  ++work_;
   const Node n = node(a);
   switch (n.kind) {
     case Kind::kNone:
@@ -465,6 +471,12 @@ RegexId RegexSet::derive(RegexId a, uint8_t byte) {
     case Kind::kComplement:
       out = complement(derive(RegexId{n.a}, byte));
       break;
+    case Kind::kJsonString:
+      out = derive_json_string(n, byte);
+      break;
+    case Kind::kDecimalMultiple:
+      out = derive_decimal(n, byte);
+      break;
     default:
       break;
   }
@@ -481,20 +493,58 @@ bool RegexSet::matches(RegexId a, std::string_view text) {
   return nullable(a);
 }
 
+ByteSet RegexSet::first_bytes(RegexId a, int depth) const {
+  const Node& n = node(a);
+  if (n.kind == Kind::kBytes) return sets_[n.a];
+  if (n.kind == Kind::kNone || n.kind == Kind::kEpsilon) return {};
+  if (depth > 0) {
+    if (n.kind == Kind::kRepeat) return first_bytes(RegexId{n.a}, depth - 1);
+    if (n.kind == Kind::kConcat && !nullable(RegexId{n.a}))
+      return first_bytes(RegexId{n.a}, depth - 1);
+    if (n.kind == Kind::kIntersect) {
+      ByteSet out = ByteSet::all();
+      for (const RegexId kid : kids(n)) out = out & first_bytes(kid, depth - 1);
+      return out;
+    }
+    if (n.kind == Kind::kAlternate && n.b <= 64) {
+      ByteSet out;
+      for (const RegexId kid : kids(n)) out = out | first_bytes(kid, depth - 1);
+      return out;
+    }
+  }
+  return ByteSet::all();
+}
+
 bool RegexSet::empty(RegexId a) {
   if (!node(a).hard) return a == none();
   if (nullable(a)) return false;
   if (const auto it = empty_.find(index_of(a)); it != empty_.end()) return it->second;
-  // Breadth first, so that the shortest accepted string ends the search.
-  std::array<uint8_t, 256> class_of;
-  const int n_classes = byte_classes({&a, 1}, class_of);
-  std::vector<uint8_t> byte_of(static_cast<size_t>(n_classes));
-  for (int b = 0; b < 256; ++b) byte_of[class_of[static_cast<size_t>(b)]] = static_cast<uint8_t>(b);
+  // Breadth first, so that the shortest accepted string ends the search. Where only few bytes can
+  // come first (one side is a word), they are tried themselves; else one byte of every class.
+  constexpr int kFewBytes = 8;
+  const uint64_t work_before = work_;
+  std::vector<uint8_t> byte_of_class, bytes_here;
+  const auto bytes_to_try = [&](RegexId id) -> const std::vector<uint8_t>& {
+    const ByteSet first = first_bytes(id, 4);
+    if (first.count() <= kFewBytes) {
+      bytes_here.clear();
+      for (unsigned b = 0; b < 256; ++b)
+        if (first.has(b)) bytes_here.push_back(static_cast<uint8_t>(b));
+      return bytes_here;
+    }
+    if (byte_of_class.empty()) {
+      std::array<uint8_t, 256> class_of;
+      byte_of_class.resize(static_cast<size_t>(byte_classes({&a, 1}, class_of)));
+      for (unsigned b = 0; b < 256; ++b) byte_of_class[class_of[b]] = static_cast<uint8_t>(b);
+    }
+    return byte_of_class;
+  };
   std::vector<std::pair<RegexId, size_t>> queue{{a, 0}};  // expression, index of its parent
   std::unordered_map<uint32_t, bool> seen{{index_of(a), true}};
   for (size_t at = 0; at < queue.size(); ++at) {
-    for (const uint8_t byte : byte_of) {
+    for (const uint8_t byte : bytes_to_try(queue[at].first)) {
       const RegexId next = derivative(queue[at].first, byte);
+      if (work_ - work_before > kMaxEmptyWork) exhausted_ = true;
       if (exhausted_) return true;
       if (next == none()) continue;
       const auto known = empty_.find(index_of(next));
@@ -528,27 +578,29 @@ int RegexSet::byte_classes(std::span<const RegexId> roots,
       stack.push_back(RegexId{index});
     }
   };
+  const auto split = [&](const ByteSet& set) {  // every class that the set cuts
+    if (n_classes == 256) return;
+    std::array<int, 256> inside, outside;
+    inside.fill(-1);
+    outside.fill(-1);
+    std::array<uint8_t, 256> next{};
+    int count = 0;
+    for (unsigned b = 0; b < 256; ++b) {
+      auto& slot = (set.has(b) ? inside : outside)[class_of[b]];
+      if (slot < 0) slot = count++;
+      next[b] = static_cast<uint8_t>(slot);
+    }
+    class_of = next;
+    n_classes = count;
+  };
+  bool has_json = false, has_decimal = false;
   while (!stack.empty()) {
     const Node& n = node(stack.back());
     stack.pop_back();
     switch (n.kind) {
-      case Kind::kBytes: {
-        if (n_classes == 256) break;
-        // Split every class that the set cuts.
-        std::array<int, 256> inside, outside;
-        inside.fill(-1);
-        outside.fill(-1);
-        std::array<uint8_t, 256> next{};
-        int count = 0;
-        for (unsigned b = 0; b < 256; ++b) {
-          auto& slot = (sets_[n.a].has(b) ? inside : outside)[class_of[b]];
-          if (slot < 0) slot = count++;
-          next[b] = static_cast<uint8_t>(slot);
-        }
-        class_of = next;
-        n_classes = count;
+      case Kind::kBytes:
+        split(sets_[n.a]);
         break;
-      }
       case Kind::kConcat:
         push(n.a);
         push(n.b);
@@ -557,6 +609,13 @@ int RegexSet::byte_classes(std::span<const RegexId> roots,
       case Kind::kIntersect:
         for (const RegexId kid : kids(n)) push(index_of(kid));
         break;
+      case Kind::kJsonString:
+        has_json = true;
+        push(n.a);
+        break;
+      case Kind::kDecimalMultiple:
+        has_decimal = true;
+        break;
       case Kind::kRepeat:
       case Kind::kComplement:
         push(n.a);
@@ -564,6 +623,16 @@ int RegexSet::byte_classes(std::span<const RegexId> roots,
       default:
         break;
     }
+  }
+  if (has_json) {
+    split(ByteSet::range(0, 0x1f));
+    for (const char c : std::string_view("\"\\/nrtu0123456789abcdef"))
+      split(ByteSet::one(static_cast<uint8_t>(c)));
+    for (const char c : std::string_view("ABCDEF")) split(ByteSet::one(static_cast<uint8_t>(c)));
+  }
+  if (has_decimal) {
+    split(ByteSet::one('.'));
+    for (unsigned digit = '0'; digit <= '9'; ++digit) split(ByteSet::one(digit));
   }
   return n_classes;
 }
@@ -578,7 +647,8 @@ size_t RegexSet::weight(RegexId a, size_t limit) const {
     const Node& n = node(stack.back());
     stack.pop_back();
     if (n.kind == Kind::kConcat) push(n.b);
-    if (n.kind == Kind::kConcat || n.kind == Kind::kRepeat || n.kind == Kind::kComplement)
+    if (n.kind == Kind::kConcat || n.kind == Kind::kRepeat || n.kind == Kind::kComplement ||
+        n.kind == Kind::kJsonString)
       push(n.a);
     if (n.kind == Kind::kAlternate || n.kind == Kind::kIntersect)
       for (const RegexId kid : kids(n)) push(index_of(kid));

@@ -46,7 +46,9 @@ class RegexSet {
     kAlternate,
     kIntersect,
     kRepeat,
-    kComplement
+    kComplement,
+    kJsonString,       // json_nodes.cc
+    kDecimalMultiple,  // json_nodes.cc
   };
 
   RegexSet() : RegexSet(Limits()) {}
@@ -71,6 +73,14 @@ class RegexSet {
   RegexId complement(RegexId a);       // over all byte strings
   RegexId without_epsilon(RegexId a);  // the same language less the empty string
 
+  // JSON (json_nodes.cc). What stands between the quotes of a string whose decoded content, UTF-8,
+  // is in `content`: every spelling, escapes and surrogate pairs included.
+  RegexId json_string(RegexId content) { return json_string(content, 0, 0); }
+  // Digits with or without a decimal point (`12`, `0.250`) whose value is a multiple of
+  // step / 10^places. Leading zeros and an empty part around the point are let through: intersect
+  // with the spellings wanted. 1 <= step, places <= 18.
+  RegexId decimal_multiple(uint32_t step, uint32_t places);
+
   bool nullable(RegexId a) const { return node(a).nullable; }  // holds the empty string
   RegexId derivative(RegexId a, uint8_t byte);                 // { w : byte w is in a }
   bool matches(RegexId a, std::string_view text);              // whole text
@@ -89,6 +99,7 @@ class RegexSet {
   bool exhausted() const { return exhausted_; }
   void set_limits(const Limits& limits) { limits_ = limits; }
   size_t size() const { return nodes_.size(); }
+  uint64_t work() const { return work_; }  // parts of expressions handled so far, for budgets
   size_t memory_bytes() const;
 
   // Forgets every expression made since a mark, and the exhaustion; ids from before stay good.
@@ -116,6 +127,11 @@ class RegexSet {
   RegexId add(Node n, std::span<const RegexId> list = {});
   RegexId alternate_at(std::vector<RegexId> parts, int depth);
   RegexId derive(RegexId a, uint8_t byte);
+  ByteSet first_bytes(RegexId a, int depth) const;  // no other byte begins a text of `a`
+  RegexId json_string(RegexId content, uint32_t state, uint32_t value);
+  RegexId derive_json_string(const Node& n, uint8_t byte);
+  RegexId decimal_state(uint32_t step, uint32_t residue, uint32_t places, uint32_t place);
+  RegexId derive_decimal(const Node& n, uint8_t byte);
   RegexId code_points_of(std::vector<CodePointRange> ranges);
 
   std::vector<Node> nodes_;
@@ -129,6 +145,7 @@ class RegexSet {
   std::unordered_map<uint32_t, bool> empty_;           // of hard nodes
   Limits limits_;
   bool exhausted_ = false;
+  uint64_t work_ = 0;
 };
 
 }  // namespace deepmint::grammar

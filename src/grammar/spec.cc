@@ -7,6 +7,7 @@
 #include "core/utf8.h"
 #include "grammar/compiled.h"
 #include "grammar/ebnf.h"
+#include "grammar/json_schema.h"
 #include "grammar/regex_parser.h"
 
 namespace deepmint::grammar {
@@ -53,6 +54,12 @@ Result<Grammar> compile_grammar(const Spec& spec) {
       return compile_ebnf(spec.text);
     case SpecKind::kChoice:
       return compile_choice(spec.text);
+    case SpecKind::kJsonSchema: {
+      DEEPMINT_TRY(schema, json::parse(spec.text, {.max_bytes = kMaxSpecBytes}));
+      return compile_json_schema(schema);
+    }
+    case SpecKind::kJsonObject:
+      return compile_json_object();
     default:
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{} is not in this build", to_string(spec.kind)));
