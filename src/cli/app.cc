@@ -68,6 +68,7 @@ CommandList all_commands() {
   commands.push_back(make_detokenize());
   commands.push_back(make_encode());
   commands.push_back(make_decode());
+  commands.push_back(make_grammar());
   commands.push_back(make_config());
   return commands;
 }

@@ -18,6 +18,7 @@ std::unique_ptr<Command> make_tokenize();
 std::unique_ptr<Command> make_detokenize();
 std::unique_ptr<Command> make_encode();
 std::unique_ptr<Command> make_decode();
+std::unique_ptr<Command> make_grammar();
 std::unique_ptr<Command> make_config();
 
 }  // namespace deepmint::cli
