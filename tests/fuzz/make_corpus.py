@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the format fuzzers to tests/fuzz/corpus/{gguf,dense_model,safetensors,hf_folder,json,seq_state}.
+"""Writes the seeds of the format fuzzers to tests/fuzz/corpus/{gguf,dense_model,safetensors,hf_folder,json,json_schema,seq_state}.
 
     tests/fuzz/make_corpus.py          writes the seeds; files named regression-* are left alone
     tests/fuzz/make_corpus.py --check  exits 1 when a seed differs from what would be written
@@ -218,6 +218,26 @@ def json_seeds():
     return seeds
 
 
+# --- JSON Schema ---
+
+def json_schema_seeds():
+    d7 = "http://json-schema.org/draft-07/schema#"
+    schemas = {
+        "object": {"type": "object", "properties": {"a": {"type": "integer", "minimum": -3, "exclusiveMaximum": 12.5, "multipleOf": 0.5}, "b": {"enum": ["x", 1, None]}},
+                   "required": ["b"], "patternProperties": {"^c": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 4}}, "additionalProperties": False, "maxProperties": 3},
+        "array": {"type": "array", "prefixItems": [{"const": {"k": [1]}}], "items": {"type": ["null", "boolean"]}, "minItems": 1, "maxItems": 4, "contains": {"const": True}},
+        "choices": {"oneOf": [{"type": "number", "minimum": 1}, {"type": "number", "maximum": 5}], "not": {"const": 3}, "anyOf": [{}, {"type": "string"}], "allOf": [{"type": "number"}]},
+        "recursion": {"$ref": "#/$defs/n", "$defs": {"n": {"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#/$defs/n"}, "maxItems": 2}]}}},
+        "conditions": {"type": "object", "if": {"required": ["a"]}, "then": {"required": ["b"]}, "else": {"properties": {"c": False}}, "dependentRequired": {"b": ["d"]}, "propertyNames": {"maxLength": 2}},
+        "formats": {"anyOf": [{"type": "string", "format": f} for f in ("date-time", "ipv6", "uri", "email", "duration", "hostname", "uuid", "json-pointer")]},
+        "unevaluated": {"type": "object", "allOf": [{"properties": {"a": True}}], "anyOf": [{"properties": {"b": True}}, {}], "unevaluatedProperties": False},
+        "draft-7": {"$schema": d7, "items": [{"type": "integer"}], "additionalItems": False, "dependencies": {"a": ["b"], "c": {"minProperties": 1}}, "uniqueItems": True},
+        "loop": {"$ref": "#"}, "identifiers": {"$id": "http://x.test/a/", "$ref": "b#c", "$defs": {"b": {"$id": "b", "$defs": {"c": {"$anchor": "c"}}}}},
+        "huge": {"minLength": 1e18, "maxItems": 99999999999, "minimum": -1e308, "multipleOf": 1e-17},
+    }
+    return {name: json.dumps(schema, separators=(",", ":")).encode() for name, schema in schemas.items()}
+
+
 # --- sequence state (docs/formats/seqstate.md); the fuzzer puts the checksum right ---
 
 def seq_state(n_tokens, computed, prompt=None, parts=(("kv", 0, 64), ("ring", 1, 64)), version=1, tokens=None):
@@ -248,7 +268,7 @@ def main():
     check = "--check" in sys.argv[1:]
     differing = 0
     for folder, seeds in (("gguf", gguf_seeds()), ("dense_model", dense_model_seeds()), ("safetensors", safetensors_seeds()),
-                          ("hf_folder", hf_folder_seeds()), ("json", json_seeds()), ("seq_state", seq_state_seeds())):
+                          ("hf_folder", hf_folder_seeds()), ("json", json_seeds()), ("json_schema", json_schema_seeds()), ("seq_state", seq_state_seeds())):
         (CORPUS / folder).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             path = CORPUS / folder / name

@@ -1,0 +1,210 @@
+"""`deepmint grammar` and the JSON Schema compiler behind it: the command, the published suites, the published validator."""
+import decimal
+import fractions
+import importlib.util
+import itertools
+import json
+import os
+import random
+import sys
+
+import pytest
+
+import grammar_gen
+from program import ROOT, bad, good, run
+
+jsonschema = pytest.importorskip("jsonschema", reason="the jsonschema package is not installed")
+
+FULL = os.environ.get("DEEPMINT_TEST_FULL") == "1"
+SEED = int(os.environ.get("DEEPMINT_TEST_SEED", random.randrange(1 << 32)))
+
+spec = importlib.util.spec_from_file_location("grammar_suites", ROOT / "bench/grammar_suites.py")
+suites = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(suites)
+
+
+def lines(cases, *args):
+    out = good("grammar", *args, "--jsonl", input="".join(json.dumps(c) + "\n" for c in cases), timeout=900)
+    return [json.loads(line) for line in out.split("\n") if line]
+
+
+def verdict(schema, value):
+    """The published validator's; None where it does not end (a reference that leads back to itself, behind a branch that decides nothing)."""
+    text = json.dumps(schema).replace('$"', '\\\\Z"')  # Python's $ also stands in front of a last line end
+    try:
+        return jsonschema.Draft202012Validator(exact(text)).is_valid(value)
+    except RecursionError:
+        return None
+
+
+def exact(text):
+    """The value of a JSON text with numbers as they are: doubles would round what the grammar keeps apart."""
+    def number(spelling):
+        exponent = spelling.lower().partition("e")[2]
+        if exponent and abs(int(exponent)) > 1000:
+            return float(spelling)
+        value = fractions.Fraction(decimal.Decimal(spelling))
+        return int(value) if value.denominator == 1 else value
+    return json.loads(text, parse_float=number)
+
+
+# --- the command ---
+
+@pytest.fixture
+def schema_file(tmp_path):
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": false}')
+    return path
+
+
+def test_compile_says_what_a_grammar_is_made_of(schema_file):
+    got = json.loads(good("grammar", "compile", "--schema", schema_file))
+    assert got["productions"] > 0 and got["terminals"] > 0
+
+
+def test_an_accepted_text_ends_with_0(schema_file, tmp_path):
+    text = tmp_path / "text.json"
+    text.write_text('{"n": 12}\n')
+    assert good("grammar", "test", "--schema", schema_file, "--instance", text) == "accepted\n"
+
+
+def test_a_rejected_text_ends_with_1_and_says_where_and_what_was_allowed(schema_file, tmp_path):
+    text = tmp_path / "text.json"
+    text.write_text('{"n": "x"}')
+    bad("grammar", "test", "--schema", schema_file, "--instance", text, code=1, says=["rejected at byte 6 of 10", "0 … 9", "-", 'found "'])
+    text.write_text('{"n": 1')
+    bad("grammar", "test", "--schema", schema_file, "--instance", text, code=1, says=["rejected at byte 7 of 7", "}", "found the end of the text"])
+
+
+def test_what_cannot_be_compiled_ends_with_2_and_says_pointer_and_reason(tmp_path):
+    path = tmp_path / "schema.json"
+    path.write_text('{"properties": {"x": {"$ref": "http://example.test/other"}}}')
+    bad("grammar", "compile", "--schema", path, says=["schema.json", "#/properties/x/$ref", "inside this document"])
+    path.write_text('{"type": "array", "items": {"type": "string"}, "uniqueItems": true}')
+    bad("grammar", "compile", "--schema", path, says=["uniqueItems"])
+    path.write_text('{"type": ')
+    bad("grammar", "compile", "--schema", path, says=["schema.json"])
+    path.write_bytes(b'{"const": "\xff"}')
+    bad("grammar", "compile", "--schema", path, says=["schema.json"])
+
+
+def test_a_regex_and_an_ebnf_are_tested_too(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("2024-05\n")
+    assert good("grammar", "test", "--regex", "[0-9]{4}-[0-9]{2}", "--instance", text) == "accepted\n"
+    bad("grammar", "test", "--regex", "[0-9]{4}", "--instance", text, code=1, says=["rejected at byte 4 of 7", "the end of the text"])
+    grammar = tmp_path / "g.ebnf"
+    grammar.write_text('root ::= [0-9]+ ("-" [0-9]+)*\n')
+    assert good("grammar", "test", "--ebnf", grammar, "--instance", text) == "accepted\n"
+
+
+def test_wrong_command_lines_are_named(schema_file):
+    bad("grammar", "comple", "--schema", schema_file, says=["compile, test, bench or sample"])
+    bad("grammar", "test", "--schema", schema_file, says=["--instance"])
+    bad("grammar", "compile", says=["found none"])
+    bad("grammar", "compile", "--schema", schema_file, "--regex", "a", says=["found several"])
+    bad("grammar", "compile", "--schema", "/nowhere/s.json", says=["/nowhere/s.json"])
+    bad("grammar", "test", "--schema", schema_file, "--instance", "/nowhere/i.json", says=["/nowhere/i.json"])
+    bad("grammar", "sample", "--schema", schema_file, "--count", "x", says=["--count"])
+
+
+def test_lines_answer_one_for_one():
+    got = lines([{"name": "a", "schema": {"type": "integer"}, "tests": [{"valid": True, "data": 1}, {"valid": False, "data": "x"}, {"valid": True, "text": "1.0"}]},
+                 {"name": "b", "schema": {"$ref": "http://x.test"}, "tests": [{"valid": True, "data": 1}]},
+                 {"name": "c", "regex": "a+", "tests": [{"valid": True, "text": "aa"}]}], "test")
+    assert [t["accepted"] for t in got[0]["tests"]] == [True, False, True]
+    assert got[0]["tests"][1]["byte"] == 0
+    assert got[1]["error"]["pointer"] == "#/$ref" and got[1]["tests"] == []
+    assert got[2]["tests"] == [{"valid": True, "accepted": True, "byte": 2}]
+
+
+# --- the published suites ---
+
+def suite(call, *args):
+    """Runs a suite as its command does, in this process."""
+    before, sys.argv = sys.argv, ["grammar_suites.py", *args]
+    try:
+        return call()
+    finally:
+        sys.argv = before
+
+
+@pytest.mark.parametrize("name", ["json-schema", "maskbench"])
+def test_no_suite_finds_a_text_that_is_wrongly_accepted(name, capsys):
+    if not suites.data_folder().exists():
+        pytest.skip(f"{suites.data_folder()} is not there (DEEPMINT_DATA)")
+    args = [] if name == "json-schema" or FULL else ["--limit", "400", "--seed", str(SEED)]
+    status = suite(suites.main, name, *args)
+    assert status == 0, capsys.readouterr().out
+
+
+# --- against the published validator ---
+
+def test_every_text_that_a_grammar_can_write_validates():
+    rng = random.Random(SEED)
+    schemas = [grammar_gen.document(rng) for _ in range(20_000 if FULL else 1_500)]
+    answers = lines([{"schema": s} for s in schemas], "sample", "--count", "12", "--seed", str(SEED))
+    compiled = texts = 0
+    for schema, answer in zip(schemas, answers, strict=True):
+        if "error" in answer:
+            continue
+        compiled += 1
+        for text in answer["samples"]:
+            texts += 1
+            assert verdict(schema, exact(text)) is not False, f"seed {SEED}: {text}\n{json.dumps(schema)}"
+    assert compiled > 0.6 * len(schemas) and texts > 4 * compiled, (compiled, texts, len(schemas))
+
+
+def test_a_grammar_accepts_exactly_what_validates():
+    """Up to the order of members: a value is accepted in one order of them at least, or in none when it is not valid."""
+    rng = random.Random(SEED + 1)
+    cases = []
+    for _ in range(20_000 if FULL else 1_500):
+        schema = grammar_gen.document(rng)
+        values = [grammar_gen.value(rng) for _ in range(8)]
+        tests = []
+        for i, value in enumerate(values):
+            for one in itertools.islice(grammar_gen.orders(value), 40):
+                tests.append({"i": i, "valid": False, "text": grammar_gen.spelled(rng, one)})
+        cases.append({"schema": schema, "values": values, "tests": tests})
+    answers = lines([{"schema": c["schema"], "tests": c["tests"]} for c in cases], "test")
+    compiled = accepted = rejected = 0
+    for case, answer in zip(cases, answers, strict=True):
+        if "error" in answer:
+            continue
+        compiled += 1
+        for i, value in enumerate(case["values"]):
+            mine = [t for t in range(len(case["tests"])) if case["tests"][t]["i"] == i]
+            got = any(answer["tests"][t]["accepted"] for t in mine)
+            expected = verdict(case["schema"], exact(json.dumps(value)))
+            if expected is None or (expected and not got and len(mine) == 40):
+                continue  # no verdict, or not all orders were tried
+            accepted += got
+            rejected += not got
+            assert got == expected, f"seed {SEED}: {json.dumps(value)} is {'' if expected else 'not '}valid\n{json.dumps(case['schema'])}\n{[case['tests'][t]['text'] for t in mine[:3]]}"
+    assert compiled > 0.6 * len(cases) and accepted > compiled and rejected > compiled, (compiled, accepted, rejected)
+
+
+def test_spellings_of_a_member_never_slip_past_its_schema():
+    schema = {"type": "object", "properties": {"ab": {"type": "integer"}}, "required": ["ab"]}
+    texts = ['{"ab":1,"x":2}', '{"\\u0061b":1}', '{"ab":1,"\\u0061b":"x"}', '{"ab":1,"a\\u0062":"x"}', '{"ab":1,"ab":"x"}']
+    got = lines([{"schema": schema, "tests": [{"valid": False, "text": t} for t in texts]}], "test")
+    assert [t["accepted"] for t in got[0]["tests"]] == [True, True, False, False, False]
+
+
+def test_large_hostile_schemas_end_in_a_line():
+    deep = "{}"
+    for _ in range(120):
+        deep = '{"properties":{"a":' + deep + "}}"
+    run_cases = [
+        '{"schema":' + deep + ',"tests":[{"valid":true,"data":{}}]}',
+        json.dumps({"schema": {"enum": [f"v{i}" for i in range(10_000)]}, "tests": [{"valid": True, "data": "v77"}]}),
+        json.dumps({"schema": {"properties": {f"p{i}": {"type": "string", "maxLength": i} for i in range(5_000)}}, "tests": [{"valid": True, "data": {"p7": "x"}}]}),
+        json.dumps({"schema": {"anyOf": [{"required": [f"k{i}"]} for i in range(400)]}, "tests": [{"valid": True, "data": {"k7": 1}}]}),
+        "[" * 5000, '"\\ud800"', "nonsense",
+    ]
+    result = run("grammar", "test", "--jsonl", input="\n".join(run_cases) + "\n", timeout=300)
+    assert result.returncode == 0, result.stderr
+    got = [json.loads(line) for line in result.stdout.split("\n") if line]
+    assert len(got) == len(run_cases)
+    assert all("error" in a or all(t["accepted"] for t in a["tests"]) for a in got), got
