@@ -7,6 +7,8 @@
 #include <chrono>
 #include <numeric>
 
+#include "engine/grammar_masks.h"
+
 namespace deepmint::cli {
 
 namespace {
@@ -35,18 +37,10 @@ Result<std::shared_ptr<const grammar::Vocabulary>> byte_vocabulary() {
 
 Result<std::shared_ptr<const grammar::Vocabulary>> vocabulary_of(const Tokenizer& tokenizer,
                                                                  size_t width) {
-  std::vector<std::string> bytes;
-  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
-    const bool control = tokenizer.is_added(id) || tokenizer.is_special(id);
-    bytes.emplace_back(control ? std::string_view() : tokenizer.token_bytes(id));
-  }
-  std::vector<TokenId> stops = tokenizer.spec().end_ids;
-  if (stops.empty() && tokenizer.spec().eos) stops.push_back(*tokenizer.spec().eos);
-  if (stops.empty())
-    return fail(ErrorCode::kInvalidArgument,
-                "expected a tokenizer with an end-of-text token, found none");
-  const size_t size = bytes.size();
-  return grammar::Vocabulary::make(std::move(bytes), width == 0 ? size : width, std::move(stops));
+  std::vector<TokenId> ends = tokenizer.spec().end_ids;
+  if (ends.empty() && tokenizer.spec().eos) ends.push_back(*tokenizer.spec().eos);
+  const auto size = static_cast<size_t>(tokenizer.vocab_size());
+  return make_vocabulary(tokenizer, width == 0 ? size : width, std::move(ends));
 }
 
 Result<grammar::Grammar> build_grammar(const GrammarSource& source) {
