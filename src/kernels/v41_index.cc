@@ -1,6 +1,5 @@
 #include "kernels/v41_index.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "core/cpu_isa.h"
@@ -56,16 +55,7 @@ void V41TopK::remap(int64_t from, const int32_t* map) {
 float V41TopK::keep_best(float* scores, int32_t* index, int64_t n, int64_t k, int32_t* scratch) {
   if (n < k || k == 0) return -std::numeric_limits<float>::infinity();
   const float last = v41_index().kth_largest(scores, n, k, scratch);
-  int64_t ties = k - std::count_if(scores, scores + n, [&](float s) { return s > last; });
-  int64_t kept = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const bool tie = scores[i] == last;
-    const bool keep = (scores[i] > last) | (tie & (ties > 0));
-    ties -= tie;
-    scores[kept] = scores[i];
-    index[kept] = index[i];
-    kept += keep;
-  }
+  v41_index().keep(scores, index, n, k, last);
   return last;
 }
 

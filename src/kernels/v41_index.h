@@ -28,6 +28,7 @@ namespace deepmint::kernels {
 // above: appends the scores[j] > threshold and base + j, in order; returns how many. Writes up to
 // 16
 //   entries past the last.
+// keep: moves to the front, in order, the k of n >= k entries that kth_largest (`last`) leaves.
 // dim is a multiple of 32.
 const V41IndexTable& v41_index();
 

@@ -23,6 +23,13 @@ struct V41IndexTable {
   int64_t (*above)(const float* scores, int64_t n, int32_t base, float threshold, float* out,
                    int32_t* index);
   float (*kth_largest)(const float* scores, int64_t n, int64_t k, int32_t* keys);
+  void (*keep)(float* scores, int32_t* index, int64_t n, int64_t k, float last);
+  // unpack_keys and scores in one, for dim 128 and heads in eights: faster when a single query
+  // reads the keys. eights: 2 * groups pointers, each to eight packed rows one behind the other.
+  // Null where it would not be faster.
+  void (*scan128)(const uint8_t* const* eights, size_t row_bytes, int64_t groups,
+                  const int8_t* queries, const V41IndexBlock* blocks, const float* weights,
+                  int64_t heads, float* out);
 };
 
 namespace isa_x86_64 {

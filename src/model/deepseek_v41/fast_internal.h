@@ -49,8 +49,12 @@ struct FastOps::SelectScratch {
   void pack_query(const float* q, int64_t slot, const Config& c);
   void load_keys(const SelectRow& row, const Config& c, bool restricted, int64_t begin,
                  int64_t end);
-  void score_tile(const SelectScratch& q, int64_t slot, const float* w, const Config& c,
-                  bool restricted, bool make_blocks, int64_t base, int64_t n, Lists& lists);
+  void score_tile(const SelectScratch& q, int64_t slot, const float* w, const Config& c, int64_t n);
+  static bool scans_in_place(const Config& c);
+  void scan_keys(const SelectRow& row, const SelectScratch& q, int64_t slot, const float* w,
+                 const Config& c, bool restricted, int64_t begin, int64_t end, int64_t total);
+  void pass(const Config& c, bool restricted, bool make_blocks, int64_t base, int64_t n,
+            Lists& lists);
 
   AlignedBuffer<int32_t> prune_scratch;
   std::vector<Lists> lists;           // kRows
@@ -63,6 +67,7 @@ struct FastOps::SelectScratch {
   AlignedBuffer<float> key_scales, scores;
   std::vector<const uint8_t*> key_rows;  // kChunk
   std::vector<int32_t> key_index;        // kChunk
+  std::vector<const uint8_t*> eights;    // kChunk / 8
 };
 
 }  // namespace deepmint::v41

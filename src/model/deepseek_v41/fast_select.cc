@@ -80,6 +80,7 @@ FastOps::SelectScratch::SelectScratch(const Config& c, int threads) {
   scores = AlignedBuffer<float>::uninitialized(size(kChunk));
   key_rows.resize(kChunk);
   key_index.resize(kChunk);
+  eights.resize(kChunk / 8);
 }
 
 void FastOps::SelectScratch::start(Lists& l, const Config& c) {
@@ -143,15 +144,65 @@ void FastOps::SelectScratch::load_keys(const SelectRow& r, const Config& c, bool
                                      key_scales.data() + g * dim / 2);
 }
 
-// Scores the first n keys of the tile for the query in `slot` and passes them to its lists. `q` is
-// the scratch that holds the queries.
+// Scores of the first n keys of the tile for the query in `slot`. `q` is the scratch that holds the
+// queries.
 void FastOps::SelectScratch::score_tile(const SelectScratch& q, int64_t slot, const float* w,
-                                        const Config& c, bool restricted, bool make_blocks,
-                                        int64_t base, int64_t n, Lists& l) {
+                                        const Config& c, int64_t n) {
   const int64_t dim = c.index_dim, heads = c.index_heads;
   kernels::v41_index().scores(
       tile.data(), key_scales.data(), (n + 15) / 16, q.queries.data() + slot * heads * dim,
       q.blocks.data() + slot * heads * dim / 32, w, heads, dim, scores.data());
+}
+
+// Whether keys come in eights that stand together, and a kernel reads them so.
+bool FastOps::SelectScratch::scans_in_place(const Config& c) {
+  return kernels::v41_index().scan128 != nullptr && c.index_dim == 128 && c.index_heads % 8 == 0 &&
+         c.candidate_block_size % 8 == 0;
+}
+
+// The same scores of keys [begin, end) of at most kChunk without a tile; `begin` is a multiple of
+// eight. A last eight is read to its end: blocks of the cache are whole.
+void FastOps::SelectScratch::scan_keys(const SelectRow& r, const SelectScratch& q, int64_t slot,
+                                       const float* w, const Config& c, bool restricted,
+                                       int64_t begin, int64_t end, int64_t total) {
+  const int64_t heads = c.index_heads, dim = c.index_dim, block_size = c.candidate_block_size;
+  // Calls body(first key of an eight, its row), for the eights of keys [from, to).
+  const auto for_eights = [&](int64_t from, int64_t to, auto&& body) {
+    if (restricted) {
+      int64_t block = from / block_size, within = from % block_size;
+      for (int64_t i = from; i < to; i += 8) {
+        const auto index = static_cast<int32_t>(r.blocks[block] * block_size + within);
+        body(index, r.keys.row(index));
+        if ((within += 8) < block_size) continue;
+        within = 0;
+        ++block;
+      }
+      return;
+    }
+    for (int64_t i = from; i < to;) {
+      const std::byte* row = r.keys.row(i);
+      const int64_t page_end = std::min(to, i - i % r.keys.rows_per_block + r.keys.rows_per_block);
+      for (; i < page_end; i += 8, row += 8 * r.keys.row_bytes) body(static_cast<int32_t>(i), row);
+    }
+  };
+  size_t n = 0;
+  for_eights(begin, end, [&](int32_t index, const std::byte* row) {
+    if (restricted)
+      for (int32_t k = 0; k < 8; ++k) key_index[8 * n + static_cast<size_t>(k)] = index + k;
+    eights[n++] = reinterpret_cast<const uint8_t*>(row);
+  });
+  for_eights(begin + kChunk, std::min(end + kChunk, total), [&](int32_t, const std::byte* row) {
+    for (size_t byte = 0; byte < 8 * r.keys.row_bytes; byte += 64) __builtin_prefetch(row + byte);
+  });
+  if (n % 2 != 0) eights[n] = eights[n - 1];
+  kernels::v41_index().scan128(eights.data(), r.keys.row_bytes, static_cast<int64_t>((n + 1) / 2),
+                               q.queries.data() + slot * heads * dim,
+                               q.blocks.data() + slot * heads * dim / 32, w, heads, scores.data());
+}
+
+// Passes n scores to the lists of their query.
+void FastOps::SelectScratch::pass(const Config& c, bool restricted, bool make_blocks, int64_t base,
+                                  int64_t n, Lists& l) {
   if (restricted) {
     l.rows.make_room();
     const int64_t from = l.rows.size();
@@ -182,14 +233,19 @@ void FastOps::select_block(const float* q, const float* w, std::span<const Selec
   if (widest == nullptr) return;
   const bool restricted = slots == 1 && is_restricted(*widest, c, candidates);
   const int64_t total = Keys{*widest, c.candidate_block_size, restricted}.count();
+  const bool alone = slots == 1 && SelectScratch::scans_in_place(c);
   for (int64_t base = 0; base < total; base += kChunk) {
-    s.load_keys(*widest, c, restricted, base, std::min(total, base + kChunk));
+    const int64_t last = std::min(total, base + kChunk);
+    if (!alone) s.load_keys(*widest, c, restricted, base, last);
     for (int64_t i = 0; i < slots; ++i) {
       const int64_t limit = restricted ? total : rows[static_cast<size_t>(i)].visible;
       const int64_t n = std::min(limit - base, kChunk);
-      if (open[i] && n > 0)
-        s.score_tile(s, i, w + i * c.index_heads, c, restricted, make[i], base, n,
-                     s.lists[static_cast<size_t>(i)]);
+      if (!open[i] || n <= 0) continue;
+      if (alone)
+        s.scan_keys(*widest, s, i, w, c, restricted, base, last, total);
+      else
+        s.score_tile(s, i, w + i * c.index_heads, c, n);
+      s.pass(c, restricted, make[i], base, n, s.lists[static_cast<size_t>(i)]);
     }
   }
   for (int64_t i = 0; i < slots; ++i) {
@@ -213,6 +269,7 @@ void FastOps::select_shared(const float* q, const float* w, std::span<const Sele
                             const Config& c, Candidates candidates) {
   const int64_t width = static_cast<int64_t>(c.index_heads) * c.index_dim;
   SelectScratch& home = *select_[0];
+  const bool in_place = SelectScratch::scans_in_place(c);
   for (const SelectRow& r : rows) {
     if (!choose_all(r, c, candidates)) {
       const bool restricted = is_restricted(r, c, candidates),
@@ -231,8 +288,13 @@ void FastOps::select_shared(const float* q, const float* w, std::span<const Sele
           s.start(l, c);
           for (int64_t base = begin; base < end; base += kChunk) {
             const int64_t n = std::min(end - base, kChunk);
-            s.load_keys(r, c, restricted, base, base + n);
-            s.score_tile(home, 0, w, c, restricted, make, base, n, l);
+            if (in_place) {
+              s.scan_keys(r, home, 0, w, c, restricted, base, base + n, total);
+            } else {
+              s.load_keys(r, c, restricted, base, base + n);
+              s.score_tile(home, 0, w, c, n);
+            }
+            s.pass(c, restricted, make, base, n, l);
           }
           if (make && begin < end) {
             if (end == total) l.block_best = kInfinity;

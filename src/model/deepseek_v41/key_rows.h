@@ -28,8 +28,8 @@ struct PagedRows {
   size_t block_bytes = 0, row_bytes = 0;
   int32_t rows_per_block = 1;
   const std::byte* row(int64_t r) const {
-    return base + static_cast<size_t>(blocks[r / rows_per_block]) * block_bytes +
-           static_cast<size_t>(r % rows_per_block) * row_bytes;
+    const auto i = static_cast<uint32_t>(r), page = static_cast<uint32_t>(rows_per_block);
+    return base + static_cast<size_t>(blocks[i / page]) * block_bytes + i % page * row_bytes;
   }
 };
 
