@@ -92,6 +92,9 @@ int64_t unit_outputs(const V41Kernels& kernel, const V41Product& p, int threads)
   if (m <= kernel.direct_rows[static_cast<size_t>(p.w.format)]) return kDirectUnit;
   const int64_t panel = panel_outputs(kernel, p.w, m);
   if (m <= kFewRows) return 4 * panel;
+  // Few outputs: every thread its share at once, as whole panels as they come.
+  const int64_t tile = kernel.panel_outputs, share = (p.w.n + threads - 1) / threads;
+  if (share <= 8 * panel) return (share + tile - 1) / tile * tile;
   const auto longest_share = [&](int64_t unit) {
     const int64_t units = (p.w.n + unit - 1) / unit;
     return (units + threads - 1) / threads * unit;
@@ -126,10 +129,15 @@ void run(const V41Kernels& kernel, const V41Product& p, int64_t begin, int64_t e
   if (args.m <= kernel.direct_rows[static_cast<size_t>(p.w.format)])
     return kernel.direct[format](args);
   const size_t stride = operand_row_bytes(p.w.k, kernel.operand_bytes);
-  const int64_t outputs = panel_outputs(kernel, p.w, args.m);
+  // Panels of about the same size: the activations stream past each of them.
+  const int64_t tile = kernel.panel_outputs, most = panel_outputs(kernel, p.w, args.m) / tile,
+                tiles = (end - begin + tile - 1) / tile, panels = (tiles + most - 1) / most;
   auto* expanded = reinterpret_cast<uint8_t*>(panel);
-  for (args.begin = begin; args.begin < end; args.begin += outputs) {
-    args.end = std::min(end, args.begin + outputs);
+  for (int64_t i = 0; i < panels; ++i) {
+    args.begin = begin + tiles * i / panels * tile;
+    args.end = std::min(end, begin + tiles * (i + 1) / panels * tile);
+    const int64_t outputs =
+        std::min(end, begin + tiles * std::min(i + 2, panels) / panels * tile) - args.end;
     kernel.expand[format](args, expanded, stride);
     V41PanelArgs a{.panel = expanded,
                    .panel_stride = stride,
@@ -142,7 +150,7 @@ void run(const V41Kernels& kernel, const V41Product& p, int64_t begin, int64_t e
                    .to_bf16 = p.to_bf16};
     if (args.m <= kFewRows) {
       a.ahead = args.codes + static_cast<size_t>(args.end) * args.code_stride;
-      a.ahead_bytes = static_cast<size_t>(std::min(outputs, end - args.end)) * args.code_stride;
+      a.ahead_bytes = static_cast<size_t>(outputs) * args.code_stride;
     }
     kernel.panel(a);
   }
