@@ -1,16 +1,23 @@
 // Where a step of a V4.1 model spends its time, per operator.
 //
 //   v41_phases FOLDER [--threads N] [--prefill ROWS] [--steps N] [--decode POSITION] [--rows N]
+//              [--cold]
 //
 // FOLDER is a checkpoint (`deepmint synth --preset bench FOLDER` makes one). --prefill runs that
 // many rows as one step; --decode runs steps of --rows sequences at that position, in caches whose
-// content is whatever zeros decode to. The page cache is warm: a first step is not counted. The
+// content is whatever zeros decode to. The page cache is warm: a first step is not counted. --cold
+// throws the Engram tables out of it before every step, so that their rows come from the disk. The
 // share of the memory bandwidth is that measured right before and after.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <string>
 #include <string_view>
@@ -36,7 +43,15 @@ class Timed : public Arithmetic {
   explicit Timed(std::unique_ptr<Arithmetic> inner) : inner_(std::move(inner)) {}
   std::map<std::string_view, double> seconds;
 
-  Status prepare(const Config& c, const Weights& w) override { return inner_->prepare(c, w); }
+  std::vector<std::span<const std::byte>> engram_tables;
+
+  Status prepare(const Config& c, const Weights& w) override {
+    for (const LayerWeights& l : w.layers)
+      if (l.engram)
+        engram_tables.insert(engram_tables.end(),
+                             {l.engram->table->bytes, l.engram->table_scale->bytes});
+    return inner_->prepare(c, w);
+  }
   Status reserve(const Config& c, size_t rows) override { return inner_->reserve(c, rows); }
   std::string_view roof() const override { return inner_->roof(); }
   void set_hints(WeightHints* hints) override { inner_->set_hints(hints); }
@@ -134,8 +149,38 @@ double median(std::vector<double>& values) {
   std::exit(1);
 }
 
+// Throws these mapped bytes out of this process and then, through the file that /proc says is
+// mapped there, out of the page cache. Whether the system follows is its own choice: returns the
+// share of the pages that is still in memory.
+double throw_out(std::span<const std::byte> bytes) {
+  constexpr uintptr_t kPage = 4096;
+  const auto begin = (reinterpret_cast<uintptr_t>(bytes.data()) + kPage - 1) / kPage * kPage,
+             end = (reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size()) / kPage * kPage;
+  if (begin >= end) return 0;
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long low = 0, high = 0, offset = 0;
+    int path = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx %*s %lx %*s %*s %n", &low, &high, &offset, &path) < 3 ||
+        begin < low || end > high)
+      continue;
+    const int fd = ::open(line.c_str() + path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) break;
+    posix_fadvise(fd, static_cast<off_t>(begin - low + offset), static_cast<off_t>(end - begin),
+                  POSIX_FADV_DONTNEED);
+    ::close(fd);
+    break;
+  }
+  std::vector<unsigned char> resident((end - begin) / kPage);
+  if (mincore(reinterpret_cast<void*>(begin), end - begin, resident.data()) != 0) return 1;
+  const auto left =
+      std::count_if(resident.begin(), resident.end(), [](unsigned char r) { return (r & 1) != 0; });
+  return static_cast<double>(left) / static_cast<double>(resident.size());
+}
+
 int measure(const std::string& folder, int threads, int prefill, int steps, int position,
-            int sequences) {
+            int sequences, bool cold) {
   ThreadPool pool(threads);
   auto timed = std::make_unique<Timed>(make_fast_arithmetic(&pool));
   Timed& times = *timed;
@@ -171,6 +216,7 @@ int measure(const std::string& folder, int threads, int prefill, int steps, int 
   std::map<std::string_view, std::vector<double>> operators;
   const double before = kernels::measure_dram_read(pool);
   StepWork first{};
+  double left = 0;
   for (int i = 0; i <= steps; ++i) {
     std::vector<Row> rows;
     for (size_t s = 0; s < n; ++s)
@@ -183,6 +229,8 @@ int measure(const std::string& folder, int threads, int prefill, int steps, int 
                         .needs_logits = r + 1 == rows_each});
       }
     if (i == 1) first = model.work();
+    if (cold)
+      for (const auto table : times.engram_tables) left = std::max(left, throw_out(table));
     times.seconds.clear();
     const double start = now();
     if (auto ok = model.forward({rows, refs, memory}, logits, nullptr); !ok) die(ok.error());
@@ -199,6 +247,9 @@ int measure(const std::string& folder, int threads, int prefill, int steps, int 
   fmt::print("{} rows at position {}, median of {} steps: {:.2f} ms a step, {:.1f} rows/s\n",
              n * rows_each, position, steps, total * 1e3,
              static_cast<double>(n * rows_each) / total);
+  if (cold)
+    fmt::print("Engram tables cold: at most {:.1f} % of their pages were left in memory\n",
+               100 * left);
   const StepWork work = model.work();
   const auto per_step = [&](uint64_t from, uint64_t to) {
     return static_cast<double>(to - from) / steps / total / 1e9;
@@ -223,6 +274,7 @@ int measure(const std::string& folder, int threads, int prefill, int steps, int 
 
 int main(int argc, char** argv) {
   std::string folder;
+  bool cold = false;
   int threads = deepmint::physical_cores(), prefill = 0, steps = 3, position = 0, rows = 1;
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
@@ -237,14 +289,16 @@ int main(int argc, char** argv) {
       position = number();
     else if (arg == "--rows")
       rows = std::max(1, number());
+    else if (arg == "--cold")
+      cold = true;
     else
       folder = arg;
   }
   if (folder.empty()) {
     fmt::print(stderr,
                "usage: v41_phases FOLDER [--threads N] [--prefill ROWS] [--steps N] [--decode "
-               "POSITION] [--rows N]\n");
+               "POSITION] [--rows N] [--cold]\n");
     return 2;
   }
-  return deepmint::v41::measure(folder, threads, prefill, steps, position, rows);
+  return deepmint::v41::measure(folder, threads, prefill, steps, position, rows, cold);
 }
