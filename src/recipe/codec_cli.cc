@@ -94,14 +94,26 @@ void write_events(json::Writer& w, const EventBuffer& events) {
 Result<std::string> run_encode(const json::Value& v, const CodecSettings& s) {
   DEEPMINT_TRY(protocol, protocol_of(v, s));
   const json::Value* request = v.find("request");
-  DEEPMINT_TRY(converted,
-               convert(protocol, request == nullptr ? v : *request, convert_options(v, s)));
+  ConvertOptions options = convert_options(v, s);
+  MemoryTurnStore turns;
+  const json::Value* stored = request != nullptr ? v.find("turns") : nullptr;
+  if (stored != nullptr && stored->is_object()) {
+    for (const json::Member& m : stored->members())
+      if (m.value.is_array()) turns.put_turn(options.tenant, m.key, {.items = m.value.items()});
+    options.turns = &turns;
+  }
+  DEEPMINT_TRY(converted, convert(protocol, request == nullptr ? v : *request, options));
   const Prompt prompt =
       render_prompt(converted.conversation, {.version = s.version, .compat = s.compat});
   json::Writer w;
   w.begin_object();
   write_prompt(w, prompt, s);
   write_request(w, converted);
+  if (const json::Value* room = v.find("room"); request != nullptr && room != nullptr) {
+    DEEPMINT_TRY(n, resolve_max_tokens(converted, number_of(*room, "prompt_tokens"),
+                                       number_of(*room, "context")));
+    w.key("resolved_max_tokens").value(static_cast<uint64_t>(n));
+  }
   w.end_object();
   return w.take();
 }

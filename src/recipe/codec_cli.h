@@ -6,6 +6,8 @@
 //   {"op":"encode","protocol":"chat","version":"v4.1","request":{…}}
 //     → {"prompt":…,"controls":[[begin,end],…],"images":[…],"token_ids":[…],"conversation":{…},
 //        "options":{…},"parsing":{…},"stream":…,"model":…,"warnings":[…]}
+//     With "turns":{response id:[items],…} a previous_response_id is continued; with
+//     "room":{"prompt_tokens":n,"context":n} the answer has "resolved_max_tokens".
 //   {"op":"render","version":"v4","conversation":{…}}
 //     → {"prompt":…,"controls":[[begin,end],…],"images":[…],"token_ids":[…]}
 //   {"op":"decode","protocol":"messages","request":{…},"chunks":[…],"id":"r1","created":0}
@@ -23,7 +25,8 @@
 //           prompt_cache_hit_tokens is another name of cached_tokens),
 //   "token_ids":[…] with optional "logprobs":[{"logprob":x,"top":[[id,x],…]},…],
 //   "text":… with an optional "tokens":n (completion tokens it counts as; 1 when absent),
-//   "finish":"stop"|"length"|"content_filter"|"none"|null.
+//   "finish":"stop"|"length"|"content_filter"|"none"|null, or
+//   "fail":{"type":…,"message":…}: the stream ends in an error.
 #pragma once
 
 #include <memory>

@@ -366,13 +366,13 @@ Status push_chunk(ReplyStream& reply, const json::Value& chunk, const TokenCodec
   if (!chunk.is_object())
     return fail(ErrorCode::kInvalidArgument, fmt::format("expected a text or an object, found {}",
                                                          json::to_string(chunk.kind())));
-  constexpr std::string_view kKnown[] = {"ready",  "usage",     "fingerprint", "text",
-                                         "tokens", "token_ids", "logprobs",    "finish"};
+  constexpr std::string_view kKnown[] = {"ready",     "usage",    "fingerprint", "text", "tokens",
+                                         "token_ids", "logprobs", "finish",      "fail"};
   for (const json::Member& m : chunk.members())
     if (std::find(std::begin(kKnown), std::end(kKnown), m.key) == std::end(kKnown))
       return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("expected text, tokens, token_ids, logprobs, usage, fingerprint or "
-                              "finish, found the member {}",
+                  fmt::format("expected text, tokens, token_ids, logprobs, usage, fingerprint, "
+                              "finish or fail, found the member {}",
                               quote_name(m.key)));
   const json::Value* usage = chunk.find("ready");
   if (usage == nullptr) usage = chunk.find("usage");
@@ -390,6 +390,8 @@ Status push_chunk(ReplyStream& reply, const json::Value& chunk, const TokenCodec
     DEEPMINT_TRY(reason, finish_from_name(finish->is_null() ? "none" : finish->as_string()));
     reply.finish(reason);
   }
+  if (const json::Value* error = chunk.find("fail"))
+    reply.fail(text_of(*error, "type", "internal_error"), text_of(*error, "message"));
   return {};
 }
 
