@@ -50,6 +50,10 @@ const recipe::ConversationRequest& request(size_t which) {
       all.push_back(
           *recipe::convert(recipe::Protocol::kResponses, *json::parse(kResponses), *options));
     }
+    const char kCustom[] =
+        R"({"model":"m","messages":[{"role":"user","content":"x"}],"tools":[{"type":"custom","custom":{"name":"f"}},{"type":"function","function":{"name":"g"}}]})";
+    for (const auto* options : {&on, &off})
+      all.push_back(*recipe::convert(recipe::Protocol::kChat, *json::parse(kCustom), *options));
     return all;
   }();
   return kAll[which % kAll.size()];

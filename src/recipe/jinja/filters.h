@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <span>
 #include <string_view>
 
 #include "recipe/jinja/callable.h"
@@ -16,6 +17,13 @@ Result<Value> apply_filter(Interpreter& run, std::string_view name, const Value&
                            Arguments arguments);
 Result<bool> apply_test(Interpreter& run, std::string_view name, const Value& input,
                         Arguments arguments);
+
+// Filters of one file, found by apply_filter().
+struct NamedFilter {
+  std::string_view name;
+  Result<Value> (*apply)(Interpreter& run, const Value& input, Arguments arguments);
+};
+std::span<const NamedFilter> collection_filters();
 
 // Methods of strings, dicts, lists and tuples. Names that Python has, and that a sandbox lets
 // through, exist; calling one that is not implemented is an error that names it.

@@ -48,8 +48,7 @@ class Interpreter {
  private:
   enum class Flow : uint8_t { kNormal, kBreak, kContinue };
 
-  // A scope on the stack of blocks; moves to the run when something captured it.
-  class Frame;
+  class Frame;  // frame.h
 
   Status bind_variables(Scope& root);
   Result<Value> convert(std::string_view variable, std::string_view key, const json::Value& v,

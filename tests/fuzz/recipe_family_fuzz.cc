@@ -1,0 +1,94 @@
+// Any text as the reply of a dense model, in every family's format, cut anywhere: no crash, no
+// hang, the same segments as the whole text, calls whose arguments are JSON, and not a byte
+// invented.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "core/check.h"
+#include "core/json.h"
+#include "core/utf8.h"
+#include "recipe/family_parser.h"
+
+namespace {
+
+using namespace deepmint;
+
+struct Join final : recipe::OutputSink {
+  void put(char kind, std::string_view s) {
+    if (kind != last) out.push_back(kind);
+    last = kind;
+    out.append(s);
+    bytes += s.size();
+  }
+  void reasoning(std::string_view s) override {
+    DEEPMINT_CHECK(!in_call);
+    put('\1', s);
+  }
+  void text(std::string_view s) override {
+    DEEPMINT_CHECK(!in_call);
+    put('\2', s);
+  }
+  void tool_begin(std::string_view s) override {
+    DEEPMINT_CHECK(!in_call && !s.empty());
+    in_call = true;
+    ++calls;
+    arguments.clear();
+    last = 0;
+    put('\3', s);
+  }
+  void tool_arguments(std::string_view s) override {
+    DEEPMINT_CHECK(in_call);
+    arguments.append(s);
+    put('\4', s);
+  }
+  void tool_end(bool complete) override {
+    DEEPMINT_CHECK(in_call && complete);
+    in_call = false;
+    const auto parsed = json::parse(arguments);
+    DEEPMINT_CHECK(parsed && parsed->is_object());
+    last = 0;
+  }
+  char last = 0;
+  bool in_call = false;
+  int calls = 0;
+  size_t bytes = 0;
+  std::string out, arguments;
+};
+
+std::string parse(std::string_view text, const recipe::ReplyFormat& format,
+                  const recipe::FamilyParser::Options& options, size_t step) {
+  Join join;
+  recipe::FamilyParser parser(format, options, join);
+  for (size_t i = 0; i < text.size();) {
+    size_t n = std::min(step, text.size() - i);
+    while (i + n < text.size() && (static_cast<unsigned char>(text[i + n]) & 0xC0) == 0x80) ++n;
+    parser.push(text.substr(i, n));
+    i += n;
+  }
+  parser.finish();
+  DEEPMINT_CHECK(!join.in_call);
+  DEEPMINT_CHECK(parser.called() == (join.calls > 0));
+  DEEPMINT_CHECK(options.tools || join.calls == 0);
+  DEEPMINT_CHECK(join.calls > 0 || join.bytes <= text.size());
+  return join.out;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size < 2) return 0;
+  const uint8_t flags = data[0];
+  const std::string text = utf8::sanitize({reinterpret_cast<const char*>(data) + 2, size - 2});
+  recipe::ReplyFormat format;
+  format.calls = static_cast<recipe::ReplyFormat::Calls>((flags & 7) % 5);
+  format.thinks = (flags & 8) != 0;
+  const recipe::FamilyParser::Options options{
+      .tools = (flags & 16) != 0, .starts_in_thinking = format.thinks && (flags & 32) != 0};
+  const std::string whole = parse(text, format, options, text.size() + 1);
+  DEEPMINT_CHECK(whole == parse(text, format, options, 1));
+  DEEPMINT_CHECK(whole == parse(text, format, options, 1 + data[1] % 7));
+  return 0;
+}
