@@ -4,19 +4,74 @@
 //   ThreadPool pool(2);
 //   pool.run(n_tiles, [&](size_t begin, size_t end, int worker) { ... });
 //
-// One caller at a time. The caller takes part as worker 0. Between runs workers spin briefly, then
-// sleep. No allocation per run.
+// Many short pieces that wait for each other go into one call, in which the threads meet:
+//
+//   pool.together([&](Team& team) {          // once on each thread
+//     first_half(team.rank(), team.size());
+//     team.meet();                           // nobody goes on before all have come
+//     second_half(team.rank(), team.size());
+//   });
+//
+// One caller at a time. The caller takes part as worker 0 and rank 0. Between runs workers spin
+// briefly, then sleep. No allocation per run.
 //
 // A thread that calls for the first time spreads the workers over the other cores, once; after that
 // they may move. Left to itself, a scheduler may keep two threads on one core for tens of
 // milliseconds.
+//
+// When other programs want the same CPUs, a run waits for a worker that has none, often for
+// milliseconds. A worker that was found to be so (ready to run, but not running) is left out of the
+// runs of the next while: the others take its share, so that a pool on busy CPUs is about as fast
+// as one with fewer threads. Work is cut by the threads that take part; `worker` counts them.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <type_traits>
 
 namespace deepmint {
+
+class ThreadPool;
+
+// One thread's view of a call of together().
+class Team {
+ public:
+  int rank() const { return rank_; }  // 0 is the caller
+  int size() const { return size_; }
+
+  // Returns when every thread has come to its n-th meeting; what they wrote before is visible
+  // after.
+  void meet();
+
+ private:
+  friend class ThreadPool;
+  Team(ThreadPool& pool, int rank, int size) : pool_(pool), rank_(rank), size_(size) {}
+
+  ThreadPool& pool_;
+  const int rank_, size_;
+  uint32_t due_ = 0;  // arrivals that complete the meeting, counted from the start of the call
+};
+
+// How long a worker that was late for want of a CPU is left out: short at first, twice as long
+// each time it is late again soon after.
+struct Rest {
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::nanoseconds kFirst = std::chrono::milliseconds(8);
+  static constexpr std::chrono::nanoseconds kLongest = std::chrono::milliseconds(512);
+
+  Clock::time_point until{};
+  std::chrono::nanoseconds length{0};
+
+  bool lasts(Clock::time_point now) const { return now < until; }
+  void begin(Clock::time_point now) {
+    const bool soon = length.count() > 0 && now - until < 4 * length;
+    length = soon ? std::min(2 * length, kLongest) : kFirst;
+    until = now + length;
+  }
+};
 
 class ThreadPool {
  public:
@@ -29,7 +84,7 @@ class ThreadPool {
 
   // Calls body(begin, end, worker) over disjoint ranges that cover [0, count), on all threads;
   // returns when all are done. `grain` items are handed out at a time (0 = one equal share per
-  // thread). body must not throw.
+  // thread that takes part). body must not throw.
   template <class Body>
   void run(size_t count, Body&& body, size_t grain = 0) {
     using B = std::remove_reference_t<Body>;
@@ -41,9 +96,26 @@ class ThreadPool {
         const_cast<void*>(static_cast<const void*>(&body)));
   }
 
+  // Calls body(team) once on each thread that takes part, at the same time. Every thread must come
+  // to the same number of meetings. body must not throw.
+  template <class Body>
+  void together(Body&& body) {
+    using B = std::remove_reference_t<Body>;
+    together_erased([](void* b, Team& team) { (*static_cast<B*>(b))(team); },
+                    const_cast<void*>(static_cast<const void*>(&body)));
+  }
+
+  // Leaves a worker (1 … size() - 1) out of the runs of a while; what happens by itself to one that
+  // is late.
+  void rest(int worker, std::chrono::nanoseconds time);
+
  private:
+  friend class Team;
   using Call = void (*)(void* body, size_t begin, size_t end, int worker);
+  using TeamCall = void (*)(void* body, Team& team);
   void run_erased(size_t count, size_t grain, Call call, void* body);
+  void together_erased(TeamCall call, void* body);
+  void greet_caller();
   struct Impl;
   std::unique_ptr<Impl> impl_;
   int n_threads_;

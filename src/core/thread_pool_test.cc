@@ -4,6 +4,8 @@
 #include <sched.h>
 
 #include <atomic>
+#include <chrono>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -31,6 +33,93 @@ TEST(ThreadPool, CoversEveryItemOnce) {
   }
 }
 
+// What a thread wrote before a meeting, all see after it, call after call.
+TEST(ThreadPool, TogetherMeets) {
+  for (const int threads : {1, 2, 3, 5}) {
+    ThreadPool pool(threads);
+    std::vector<int> written(static_cast<size_t>(threads));
+    std::atomic<int> wrong{0};
+    for (int round = 0; round < 8; ++round) {
+      pool.together([&](Team& team) {
+        if (team.size() > threads || team.rank() >= team.size()) ++wrong;
+        const auto members = std::span(written).first(static_cast<size_t>(team.size()));
+        for (int meeting = 0; meeting < 5; ++meeting) {
+          const int value = round * 5 + meeting;
+          members[static_cast<size_t>(team.rank())] = value;
+          team.meet();
+          for (const int other : members)
+            if (other != value) ++wrong;
+          team.meet();
+        }
+      });
+    }
+    EXPECT_EQ(wrong.load(), 0) << threads << " threads";
+  }
+}
+
+// Threads that wait long sleep, and the last to come wakes them.
+TEST(ThreadPool, TogetherWakesSleepers) {
+  ThreadPool pool(3);
+  for (int slow = 0; slow < 3; ++slow) {
+    std::atomic<int> through{0}, members{0};
+    pool.together([&](Team& team) {
+      if (team.rank() == slow) {
+        const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+        while (std::chrono::steady_clock::now() < until) {
+        }
+      }
+      team.meet();
+      ++through;
+      members = team.size();
+    });
+    EXPECT_EQ(through.load(), members.load());
+  }
+}
+
+// Whoever is left out, every item is done once, under worker numbers that count up.
+TEST(ThreadPool, WorkersThatRestAreLeftOut) {
+  ThreadPool pool(4);
+  for (const int resting : {0, 1, 2, 3}) {
+    for (int worker = 1; worker < 4; ++worker)
+      pool.rest(worker, std::chrono::seconds(worker <= resting ? 1000 : 0));
+    for (const size_t grain : {size_t{0}, size_t{1}, size_t{10}}) {
+      std::vector<std::atomic<int>> seen(101);
+      pool.run(
+          seen.size(),
+          [&](size_t begin, size_t end, int worker) {
+            EXPECT_LT(worker, 4 - resting);
+            for (size_t i = begin; i < end; ++i) seen[i]++;
+          },
+          grain);
+      for (const auto& s : seen) EXPECT_EQ(s.load(), 1);
+    }
+    std::atomic<int> met{0}, size{0};
+    pool.together([&](Team& team) {
+      team.meet();
+      ++met;
+      size = team.size();
+    });
+    EXPECT_EQ(met.load(), size.load());
+    EXPECT_LE(size.load(), 4 - resting);
+  }
+}
+
+TEST(ThreadPool, RestsGrowWhileAWorkerIsLateAgainAndAgain) {
+  using std::chrono::milliseconds;
+  Rest rest;
+  auto now = Rest::Clock::time_point(std::chrono::hours(1));
+  EXPECT_FALSE(rest.lasts(now));
+  for (const int expected : {8, 16, 32, 64, 128, 256, 512, 512}) {
+    rest.begin(now);
+    EXPECT_TRUE(rest.lasts(now + milliseconds(expected) - milliseconds(1)));
+    EXPECT_FALSE(rest.lasts(now + milliseconds(expected)));
+    now += milliseconds(expected + 1);
+  }
+  now += milliseconds(3000);  // a long good while: as if for the first time
+  rest.begin(now);
+  EXPECT_FALSE(rest.lasts(now + milliseconds(8)));
+}
+
 // A caller that is new to the pool has its workers on other cores, and they may run anywhere
 // afterwards.
 TEST(ThreadPool, SpreadsOverTheCoresOnceForEachCaller) {
@@ -41,6 +130,8 @@ TEST(ThreadPool, SpreadsOverTheCoresOnceForEachCaller) {
   ASSERT_EQ(sched_getaffinity(0, sizeof(allowed), &allowed), 0);
   const auto check = [&] {
     std::vector<int> may(static_cast<size_t>(threads));
+    pool.run(1, [](size_t, size_t, int) {});
+    for (int worker = 1; worker < threads; ++worker) pool.rest(worker, {});  // all take part
     pool.run(may.size(), [&](size_t, size_t, int worker) {
       cpu_set_t own;
       if (sched_getaffinity(0, sizeof(own), &own) == 0)
