@@ -2,6 +2,7 @@
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -223,6 +224,48 @@ TEST(DenseInvariance, ThreadsDoNotMatter) {
   }
 }
 
+// Steps of single rows with logits go their own way (decode.cc), which shares out attention by tile
+// or by head, and inputs by row or not, as the number of rows and threads makes it worthwhile.
+TEST(DenseInvariance, DecodeRowsEqualWholePrompts) {
+  constexpr std::array<int, 9> kLengths = {130, 1, 64, 65, 200, 2, 128, 33, 129};
+  for (const TinyModel& tiny : shapes()) {
+    std::vector<std::vector<TokenId>> ids;
+    std::vector<std::vector<float>> expected;
+    {
+      Harness h = tiny_harness(tiny, 1, 64);
+      for (const int n : kLengths) {
+        ids.push_back(random_ids(static_cast<size_t>(n), h.vocab(), 20 + static_cast<uint64_t>(n)));
+        const auto whole = h.run(ids.back(), ids.back().size());
+        expected.push_back(row_of(whole, static_cast<size_t>(n) - 1, h.vocab()));
+        h.poison();
+      }
+    }
+    for (const int threads : {1, 2, 3, 5})
+      for (const size_t count : {1, 2, 3, 9}) {
+        Harness h = tiny_harness(tiny, threads, 64);
+        std::vector<std::vector<BlockId>> tables;
+        std::vector<Row> last;
+        for (uint32_t s = 0; s < count; ++s) {
+          const int n = kLengths[s];
+          tables.push_back(h.table(n));
+          std::vector<Row> rows;
+          for (int i = 0; i + 1 < n; ++i)
+            rows.push_back({.position = i, .token = ids[s][static_cast<size_t>(i)]});
+          if (!rows.empty()) h.step(rows, {{.blocks = tables.back()}});
+          last.push_back(
+              {.sequence = s, .position = n - 1, .token = ids[s].back(), .needs_logits = true});
+        }
+        std::vector<SequenceRef> sequences;
+        for (const auto& t : tables) sequences.push_back({.blocks = t});
+        const auto logits = h.step(last, sequences);
+        for (size_t s = 0; s < count; ++s)
+          expect_same(expected[s], row_of(logits, s, h.vocab()),
+                      name_of(tiny) + " row " + std::to_string(s) + " of " + std::to_string(count) +
+                          ", threads " + std::to_string(threads));
+      }
+  }
+}
+
 TEST(DenseInvariance, InstructionSetsOfOneClassAgree) {
   for (const TinyModel& tiny : shapes()) {
     std::vector<float> first;
@@ -287,6 +330,22 @@ TEST(DenseInvariance, TapsSeeEverySublayerAndChangeNothing) {
   expect_same(plain, h.step(rows, {{.blocks = blocks}}, &tap), "tap");
   EXPECT_EQ(tap.seen, (std::vector<std::string>{"-1 embed 20", "0 attn 20", "0 mlp 20", "1 attn 20",
                                                 "1 mlp 20", "2 norm 1"}));
+  for (const size_t count : {1, 3}) {  // the way of decode steps
+    tap.seen.clear();
+    std::vector<std::vector<BlockId>> tables;
+    std::vector<Row> last;
+    std::vector<SequenceRef> sequences;
+    for (uint32_t s = 0; s < count; ++s) {
+      tables.push_back(h.table(1));
+      last.push_back({.sequence = s, .token = ids[s], .needs_logits = true});
+    }
+    for (const auto& t : tables) sequences.push_back({.blocks = t});
+    const auto without = h.step(last, sequences);
+    expect_same(without, h.step(last, sequences, &tap), "tap");
+    const std::string n = std::to_string(count);
+    EXPECT_EQ(tap.seen, (std::vector<std::string>{"-1 embed " + n, "0 attn " + n, "0 mlp " + n,
+                                                  "1 attn " + n, "1 mlp " + n, "2 norm " + n}));
+  }
 }
 
 // Positions past 64 pages: one row shares its tiles among threads in waves; in company it runs on

@@ -20,34 +20,9 @@ using kernels::ActivationType;
 // Up to this many rows the work between two products is done by the caller: handing it to the
 // threads would cost more.
 constexpr size_t kSerialRows = 3;
-// Outputs of gate and up that stay on one thread: a block of the down product's inputs.
-constexpr int64_t kFusedOutputs = 32;
-// Tiles whose partial results are held at once while a long row is shared among threads.
-constexpr int64_t kWaveTiles = 64;
-// From this many rows on, threads take small shares of a product.
-constexpr size_t kSharedRows = 64;
-// Below this many tiles the caller combines them alone.
-constexpr int64_t kSerialTiles = 16;
-
-size_t size_of(int64_t a, int64_t b) { return static_cast<size_t>(a) * static_cast<size_t>(b); }
-
 tl::unexpected<Error> bad_row(size_t row, std::string_view field, std::string message) {
   return fail(ErrorCode::kInvalidArgument, std::move(message),
               fmt::format("row {} {}", row, field));
-}
-
-uint32_t types_of(const Linear& linear) {
-  uint32_t types = 0;
-  for (const Linear::Part& p : linear.parts)
-    types |= 1u << static_cast<uint32_t>(kernels::activation_type(p.w.dtype()));
-  return types;
-}
-
-void fetch(const Linear& linear, int64_t tile) {
-  for (const Linear::Part& p : linear.parts) {
-    if (tile < p.w.tiles()) return kernels::fetch_tile(p.w, tile);
-    tile -= p.w.tiles();
-  }
 }
 
 std::string_view arithmetic_of(const Linear& linear) {
@@ -64,10 +39,27 @@ std::string_view arithmetic_of(const Linear& linear) {
 
 }  // namespace
 
+uint32_t DenseModel::types_of(const Linear& linear) {
+  uint32_t types = 0;
+  for (const Linear::Part& p : linear.parts)
+    types |= 1u << static_cast<uint32_t>(kernels::activation_type(p.w.dtype()));
+  return types;
+}
+
+void DenseModel::fetch(const Linear& linear, int64_t tile) {
+  for (const Linear::Part& p : linear.parts) {
+    if (tile < p.w.tiles()) return kernels::fetch_tile(p.w, tile);
+    tile -= p.w.tiles();
+  }
+}
+
 DenseModel::DenseModel(Config config, Weights weights, std::shared_ptr<ThreadPool> pool)
     : config_(std::move(config)), weights_(std::move(weights)), pool_(std::move(pool)) {
   q_scale_ = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
   tile_bytes_ = static_cast<size_t>(kernels::kv_tile_bytes(config_.head_dim));
+  types_ = types_of(weights_.head);
+  for (const Layer& l : weights_.layers)
+    types_ |= types_of(l.qkv) | types_of(l.output) | types_of(l.gate_up) | types_of(l.down);
   part_ = {.name = "kv",
            .family = StatePart::Family::kGlobal,
            .bytes = size_of(config_.layers, config_.kv_heads) * tile_bytes_};
@@ -113,14 +105,26 @@ Status DenseModel::reserve(size_t max_rows, size_t max_logit_rows) {
     partials_ = AlignedBuffer<float>(size_of(split_units * kWaveTiles, partial));
     states_ = AlignedBuffer<float>(size_of(split_units, partial));
     const int64_t widest = std::max({int64_t{c.hidden}, int64_t{c.ffn}, c.q_width()});
-    uint32_t types = types_of(weights_.head);
-    for (const Layer& l : weights_.layers)
-      types |= types_of(l.qkv) | types_of(l.output) | types_of(l.gate_up) | types_of(l.down);
     for (uint32_t t = 0; t < kActivationTypes; ++t)
-      if ((types >> t & 1) != 0) {
+      if ((types_ >> t & 1) != 0) {
         activations_[t].reserve(rows, widest);
+        given_[t].reserve(std::min<int64_t>(rows, kSharedRows), c.q_width());
         fed_[t].reserve(std::min<int64_t>(rows, kSharedRows), c.ffn);
       }
+    const auto own = static_cast<int64_t>(std::min(max_rows, kOwnRows));
+    // attend_tiles is for fewer units than split_units; a row has at least one.
+    const int64_t split_rows = std::min(rows, split_units);
+    desks_.resize(static_cast<size_t>(pool_->size()));
+    for (Desk& d : desks_) {
+      d.normed = AlignedBuffer<float>(size_of(own, c.hidden));
+      d.gated = AlignedBuffer<float>(size_of(own, c.ffn));
+      d.qkv = AlignedBuffer<float>(size_of(split_rows, c.q_width() + 2 * c.kv_width()));
+      d.attended = AlignedBuffer<float>(size_of(split_rows, c.q_width()));
+      d.states = AlignedBuffer<float>(size_of(split_units, partial));
+      for (uint32_t t = 0; t < kActivationTypes; ++t)
+        if ((types_ >> t & 1) != 0) d.inputs[t].reserve(own, widest);
+    }
+    tile_items_.reserve(size_of(split_units, (c.context + kBlockTokens - 1) / kBlockTokens));
     runs_.reserve(max_rows);
     units_.reserve(max_rows * static_cast<size_t>(c.kv_heads));
     logit_rows_.reserve(max_rows);
@@ -300,48 +304,55 @@ void DenseModel::apply(const Linear& linear, size_t rows, const Activations* inp
       static_cast<size_t>(grain));
 }
 
-// Gate and up products, SwiGLU, and the inputs of the down product, in one hand-over: a thread that
-// has some gate outputs takes the up outputs that belong to them. True when the shape allows it.
+// Gate tiles [begin, end), not none, the up tiles that belong to them, SwiGLU, and that part of the
+// down product's inputs: fed_, which is prepared.
+void DenseModel::gate_up(const Layer& l, const Activations* inputs, size_t rows, int64_t begin,
+                         int64_t end) {
+  const int64_t up = config_.ffn / kernels::kTileOutputs;
+  const int64_t stride = l.gate_up.n;
+  float* y = gate_up_.data();
+  multiply(l.gate_up, begin, end - 1, inputs, y, stride, false);
+  fetch(l.gate_up, up + begin);
+  multiply(l.gate_up, end - 1, end, inputs, y, stride, false);
+  multiply(l.gate_up, up + begin, up + end, inputs, y, stride, false);
+  const uint32_t types = types_of(l.down);
+  const int64_t at = begin * kernels::kTileOutputs, to = end * kernels::kTileOutputs;
+  for (size_t row = 0; row < rows; ++row) {
+    float* gate = y + static_cast<int64_t>(row) * stride;
+    kernels::swiglu(gate + at, gate + config_.ffn + at, to - at, gate + at);
+    for (uint32_t t = 0; t < kActivationTypes; ++t)
+      if ((types >> t & 1) != 0) fed_[t].convert_part(gate, static_cast<int64_t>(row), at, to);
+  }
+}
+
+// The same for all tiles in one hand-over to the threads. True when the shape allows it.
 bool DenseModel::gate_up_fused(const Layer& l, size_t rows) {
-  const int64_t ffn = config_.ffn, tiles = ffn / kernels::kTileOutputs;
+  const int64_t ffn = config_.ffn;
   if (ffn % kFusedOutputs != 0 || rows >= kSharedRows) return false;
-  constexpr int64_t kTiles = kFusedOutputs / kernels::kTileOutputs;
   const uint32_t types = types_of(l.down);
   for (uint32_t t = 0; t < kActivationTypes; ++t)
     if ((types >> t & 1) != 0)
       fed_[t].prepare(static_cast<ActivationType>(t), static_cast<int64_t>(rows), ffn);
-  const int64_t stride = l.gate_up.n;
-  float* y = gate_up_.data();
   pool_->run(static_cast<size_t>(ffn / kFusedOutputs), [&](size_t first, size_t last, int worker) {
-    const auto begin = static_cast<int64_t>(first) * kTiles,
-               end = static_cast<int64_t>(last) * kTiles;
-    multiply(l.gate_up, begin, end - 1, activations_, y, stride, false);
-    fetch(l.gate_up, tiles + begin);
-    multiply(l.gate_up, end - 1, end, activations_, y, stride, false);
-    multiply(l.gate_up, tiles + begin, tiles + end, activations_, y, stride, false);
+    const auto begin = static_cast<int64_t>(first) * kFusedTiles,
+               end = static_cast<int64_t>(last) * kFusedTiles;
+    gate_up(l, activations_, rows, begin, end);
     fetch_share(l.down, worker);
-    const int64_t at = begin * kernels::kTileOutputs, to = end * kernels::kTileOutputs;
-    for (size_t row = 0; row < rows; ++row) {
-      float* gate = y + static_cast<int64_t>(row) * stride;
-      kernels::swiglu(gate + at, gate + ffn + at, to - at, gate + at);
-      for (uint32_t t = 0; t < kActivationTypes; ++t)
-        if ((types >> t & 1) != 0) fed_[t].convert_part(gate, static_cast<int64_t>(row), at, to);
-    }
   });
   return true;
 }
 
-void DenseModel::embed(const StepInput& in) {
-  const auto hidden = static_cast<size_t>(config_.hidden);
+void DenseModel::embed(const StepInput& in, size_t row) {
   const size_t bytes = weights_.embedding.bytes.size() / static_cast<size_t>(config_.vocab);
-  const auto rotary = static_cast<size_t>(config_.rope.rotary);
-  for_rows(in.rows.size(), [&](size_t row, int) {
-    const Row& r = in.rows[row];
-    kernels::dequantize_row(weights_.embedding.dtype,
-                            weights_.embedding.bytes.data() + static_cast<size_t>(r.token) * bytes,
-                            config_.hidden, x_.data() + row * hidden);
-    weights_.rope.fill(r.position, angles_.data() + row * rotary);
-  });
+  const auto token = static_cast<size_t>(in.rows[row].token);
+  kernels::dequantize_row(weights_.embedding.dtype, weights_.embedding.bytes.data() + token * bytes,
+                          config_.hidden, x_.data() + row * static_cast<size_t>(config_.hidden));
+}
+
+// The angles of a row's rotary embedding.
+void DenseModel::place(const StepInput& in, size_t row) {
+  weights_.rope.fill(in.rows[row].position,
+                     angles_.data() + row * static_cast<size_t>(config_.rope.rotary));
 }
 
 // Where K and V of a row go.
@@ -353,15 +364,12 @@ std::byte* DenseModel::tile_of(int index, const StepInput& in, const Row& row,
          (size_of(index, config_.kv_heads) + static_cast<size_t>(kv_head)) * tile_bytes_;
 }
 
-// The heads that share K/V head `kv_head`, in row i of qkv_: bias, Q/K norm and rotation in place;
-// K and V to their pages.
-void DenseModel::finish_heads(int index, const StepInput& in, size_t i, int32_t kv_head) {
+// The heads that share K/V head `kv_head` of row i, qkv: bias, Q/K norm and rotation in place.
+void DenseModel::finish_heads(int index, size_t i, int32_t kv_head, float* qkv) const {
   const Config& c = config_;
   const Layer& l = weights_.layers[static_cast<size_t>(index)];
   const int64_t dim = c.head_dim, q_at = int64_t{kv_head} * c.group() * dim;
   const int64_t k_at = c.q_width() + kv_head * dim, v_at = k_at + c.kv_width();
-  const Row& row = in.rows[i];
-  float* qkv = qkv_.data() + i * static_cast<size_t>(c.q_width() + 2 * c.kv_width());
   const float* angles = angles_.data() + i * static_cast<size_t>(c.rope.rotary);
   if (l.qkv_bias.size() != 0) {
     kernels::add(l.qkv_bias.data() + q_at, c.group() * dim, qkv + q_at);
@@ -375,9 +383,16 @@ void DenseModel::finish_heads(int index, const StepInput& in, size_t i, int32_t 
   for (int32_t head = 0; head < c.group(); ++head) turn(qkv + q_at + head * dim, l.q_norm);
   kernels::scale(q_scale_, c.group() * dim, qkv + q_at);
   turn(qkv + k_at, l.k_norm);
+}
+
+// K and V of such a head to their page.
+void DenseModel::store_heads(int index, const StepInput& in, size_t i, int32_t kv_head,
+                             const float* qkv) const {
+  const Row& row = in.rows[i];
   if (row.position < row.write_global_from) return;
+  const int64_t dim = config_.head_dim, k_at = config_.q_width() + kv_head * dim;
   kernels::kv_write(tile_of(index, in, row, kv_head), dim, row.position % kBlockTokens, qkv + k_at,
-                    qkv + v_at);
+                    qkv + k_at + config_.kv_width());
 }
 
 kernels::AttentionJob DenseModel::job_of(const AttentionUnit& u, const std::byte* layer_base) {
@@ -424,14 +439,20 @@ void DenseModel::list_units(bool keep_all) {
 void DenseModel::attention(int index, const StepInput& in, bool keep_all) {
   const size_t rows = in.rows.size();
   const bool all_single = runs_.size() == rows;
-  const auto finish_row = [&](size_t row) {
-    for (int32_t head = 0; head < config_.kv_heads; ++head) finish_heads(index, in, row, head);
+  const auto finish = [&](size_t row, int32_t head) {
+    float* qkv =
+        qkv_.data() + row * static_cast<size_t>(config_.q_width() + 2 * config_.kv_width());
+    finish_heads(index, row, head, qkv);
+    store_heads(index, in, row, head, qkv);
   };
   list_units(keep_all);
   const bool few = units_.size() < 2 * static_cast<size_t>(pool_->size());
   // One row per sequence: a unit reads no K/V that another unit of this step writes.
   const bool fused = all_single && keep_all && !few;
-  if (!fused) for_rows(rows, [&](size_t row, int) { finish_row(row); });
+  if (!fused)
+    for_rows(rows, [&](size_t row, int) {
+      for (int32_t head = 0; head < config_.kv_heads; ++head) finish(row, head);
+    });
   if (units_.empty()) return;
   if (few && (all_single || !keep_all)) {
     attention_in_tiles(index, in);
@@ -443,7 +464,7 @@ void DenseModel::attention(int index, const StepInput& in, bool keep_all) {
       units_.size(),
       [&](size_t begin, size_t end, int worker) {
         for (size_t u = begin; u < end; ++u) {
-          if (fused) finish_heads(index, in, units_[u].q_row, units_[u].kv_head);
+          if (fused) finish(units_[u].q_row, units_[u].kv_head);
           kernels::attend(job_of(units_[u], layer_base),
                           scratch_.data() + static_cast<size_t>(worker) * scratch);
         }
@@ -456,11 +477,8 @@ void DenseModel::attention_in_tiles(int index, const StepInput& in) {
   const std::byte* layer_base = in.state[0].base + size_of(index, config_.kv_heads) * tile_bytes_;
   const auto scratch = static_cast<size_t>(kernels::attention_scratch_floats(config_.head_dim));
   const int64_t partial = kernels::partial_floats(config_.group(), config_.head_dim);
-  const auto tiles_of = [](const AttentionUnit& u) {
-    return int64_t{u.position} / kBlockTokens + 1;
-  };
   int64_t longest = 0;
-  for (const AttentionUnit& u : units_) longest = std::max(longest, tiles_of(u));
+  for (const AttentionUnit& u : units_) longest = std::max(longest, u.tiles());
   for (int64_t wave = 0; wave < longest; wave += kWaveTiles) {
     const int64_t tiles = std::min(kWaveTiles, longest - wave);
     // The latest tiles first: they hold what the caller, worker 0, has just written. Of one tile
@@ -473,9 +491,9 @@ void DenseModel::attention_in_tiles(int index, const StepInput& in) {
       for (size_t item = begin; item < end; ++item) {
         const int64_t tile = tile_of(item);
         const size_t u = item % units;
-        if (tile >= tiles_of(units_[u])) continue;
+        if (tile >= units_[u].tiles()) continue;
         const std::byte* next = nullptr;
-        if (item + 1 < end && tile_of(item + 1) < tiles_of(units_[(item + 1) % units])) {
+        if (item + 1 < end && tile_of(item + 1) < units_[(item + 1) % units].tiles()) {
           const kernels::KvPages pages = job_of(units_[(item + 1) % units], layer_base).pages;
           next =
               pages.base + static_cast<size_t>(pages.blocks[tile_of(item + 1)]) * pages.block_bytes;
@@ -488,7 +506,7 @@ void DenseModel::attention_in_tiles(int index, const StepInput& in) {
       fetch_share(weights_.layers[static_cast<size_t>(index)].output, worker);
     });
     const auto combine = [&](size_t u) {
-      const int64_t end = std::min(wave + tiles, tiles_of(units_[u]));
+      const int64_t end = std::min(wave + tiles, units_[u].tiles());
       if (wave < end)
         kernels::attend_combine(job_of(units_[u], layer_base), wave, end,
                                 partials_.data() + static_cast<int64_t>(u) * kWaveTiles * partial,
@@ -508,7 +526,11 @@ Status DenseModel::forward(const StepInput& in, std::span<float> logits, Tap* ta
   const size_t rows = in.rows.size();
   if (rows == 0) return {};
   const auto hidden = static_cast<size_t>(c.hidden);
-  embed(in);
+  if (decodes(in)) return decode(in, logits, tap), Status{};
+  for_rows(rows, [&](size_t row, int) {
+    embed(in, row);
+    place(in, row);
+  });
   if (tap != nullptr) tap->sublayer(-1, "embed", {x_.data(), rows * hidden}, hidden);
   for (int index = 0; index < c.layers; ++index) {
     const Layer& l = weights_.layers[static_cast<size_t>(index)];
@@ -534,7 +556,7 @@ Status DenseModel::forward(const StepInput& in, std::span<float> logits, Tap* ta
     apply(l.output, kept, activations_, x, c.hidden, true, [&](int worker) {
       // As gate_up_fused shares it out: the gate half of the tiles.
       const int64_t units = c.ffn / kFusedOutputs;
-      fetch(l.gate_up, units * worker / pool_->size() * (kFusedOutputs / kernels::kTileOutputs));
+      fetch(l.gate_up, units * worker / pool_->size() * kFusedTiles);
     });
     if (tap != nullptr) tap->sublayer(index, "attn", {x, kept * hidden}, hidden);
 
