@@ -1,7 +1,9 @@
 // Speed of one model's forward step against the machine's roofs, measured in the same run.
 //
-//   forward_bench MODEL.gguf [--threads N] [--only prefill|decode|batch] [--seconds S]
+//   forward_bench MODEL.gguf [--threads N] [--only prefill|decode|batch] [--context N] [--seconds
+//   S]
 //
+// --context: decode at this context alone.
 // Every figure is for a warm page cache. GB/s counts each weight byte of the step once, and the K/V
 // bytes that attention reads. A step's time is the median; the share of the roof uses it.
 #include <fmt/format.h>
@@ -106,7 +108,8 @@ class Bench {
   uint64_t state_ = 1;
 };
 
-int bench(const std::string& path, int threads, std::string_view only, double seconds) {
+int bench(const std::string& path, int threads, std::string_view only, int only_context,
+          double seconds) {
   const double start = seconds_now();
   auto file = GgufFile::open(path);
   if (!file) return fmt::print(stderr, "forward_bench: {}\n", file.error().str()), 2;
@@ -129,7 +132,10 @@ int bench(const std::string& path, int threads, std::string_view only, double se
     if (context >= 1024 && only.empty()) b.run("prefill 512 after 512", 1, 512, 512);
     b.run("prefill 64", 1, 0, std::min(64, context));
   }
-  if (only.empty() || only == "decode")
+  if (only == "decode" && only_context > 0)
+    b.run(fmt::format("decode, context {}", only_context), 1, std::min(only_context, context) - 1,
+          1);
+  else if (only.empty() || only == "decode")
     for (const int position : {0, 256, 511, 2047, 8191})
       if (position < context)
         b.run(fmt::format("decode, context {}", position + 1), 1, position, 1);
@@ -145,6 +151,7 @@ int bench(const std::string& path, int threads, std::string_view only, double se
 int main(int argc, char** argv) {
   std::string path, only;
   int threads = deepmint::physical_cores();
+  int context = 0;
   double seconds = 1.0;
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
@@ -152,6 +159,8 @@ int main(int argc, char** argv) {
       threads = std::max(1, std::atoi(argv[++i]));
     else if (arg == "--only" && i + 1 < argc)
       only = argv[++i];
+    else if (arg == "--context" && i + 1 < argc)
+      context = std::atoi(argv[++i]);
     else if (arg == "--seconds" && i + 1 < argc)
       seconds = std::atof(argv[++i]);
     else
@@ -160,8 +169,8 @@ int main(int argc, char** argv) {
   if (path.empty()) {
     fmt::print(stderr,
                "usage: forward_bench MODEL.gguf [--threads N] [--only prefill|decode|batch] "
-               "[--seconds S]\n");
+               "[--context N] [--seconds S]\n");
     return 2;
   }
-  return deepmint::bench(path, threads, only, seconds);
+  return deepmint::bench(path, threads, only, context, seconds);
 }

@@ -22,6 +22,7 @@
 #include "kernels/linear_cases.h"
 #include "kernels/roofs.h"
 #include "linear_rival.h"
+#include "timing.h"
 
 namespace deepmint::bench {
 namespace {
@@ -49,23 +50,6 @@ struct Options {
   double seconds = 0.15;
   bool model = false, csv = false;
 };
-
-// Median time of one call, over `seconds`.
-template <class Call>
-double time_of(double seconds, Call&& call) {
-  call();
-  std::vector<double> times;
-  const auto start = Clock::now();
-  do {
-    const auto before = Clock::now();
-    call();
-    times.push_back(std::chrono::duration<double>(Clock::now() - before).count());
-  } while (times.size() < 5 ||
-           (std::chrono::duration<double>(Clock::now() - start).count() < seconds &&
-            times.size() < 100000));
-  std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
-  return times[times.size() / 2];
-}
 
 PackedMatrix packed(DType dtype, Shape s, const std::vector<std::byte>& source, ThreadPool& pool) {
   auto w = kernels::pack(dtype, source, s.n, s.k, pool);

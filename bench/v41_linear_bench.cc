@@ -11,7 +11,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -21,13 +20,13 @@
 #include "kernels/roofs.h"
 #include "kernels/v41_linear.h"
 #include "linear_rival.h"
+#include "timing.h"
 
 namespace deepmint::bench {
 namespace {
 
 using kernels::V41Format;
 using kernels::V41Round;
-using Clock = std::chrono::steady_clock;
 
 struct Shape {
   const char* name;
@@ -57,22 +56,6 @@ struct Options {
   std::string shapes = "official";
   bool no_rival = false;
 };
-
-// Median time of one call, over `seconds`.
-template <class Call>
-double time_of(double seconds, Call&& call) {
-  call();
-  std::vector<double> times;
-  const auto start = Clock::now();
-  do {
-    const auto before = Clock::now();
-    call();
-    times.push_back(std::chrono::duration<double>(Clock::now() - before).count());
-  } while (times.size() < 3 ||
-           std::chrono::duration<double>(Clock::now() - start).count() < seconds);
-  std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
-  return times[times.size() / 2];
-}
 
 int run(const Options& options) {
   ThreadPool pool(options.threads);
