@@ -66,6 +66,9 @@ struct GenerationRequest {
   // the weight, 0.001 to 1000. Empty: all such requests together are one key.
   std::string fair_key;
   double fair_weight = 1;
+  // Models with window state only: where a prompt's beginning is in the cache and the window state
+  // at its end is not, run only one window again. Faster and not the same bits as an exact answer.
+  bool bounded_replay = false;
   std::string cache_salt;  // isolates cached prefixes between tenants
   int32_t choice =
       0;  // index of this timeline among the n of one API request (random stream word c3)
@@ -88,9 +91,22 @@ struct TokenEvent {
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kDeadline, kError };
 std::string_view to_string(FinishReason reason);
 
+// Why less of a prompt was in the cache than could have been.
+enum class CacheMiss : uint8_t {
+  kNone,            // all that can be reused was there
+  kNeverSeen,       // nothing of this prompt is known
+  kFirstDivergent,  // it leaves what is known at cached_tokens
+  kEvicted,         // the rest was there and gave way to others
+  kExpired,         // … and was too old
+  kSalt,            // it is known under another cache_salt
+};
+std::string_view to_string(CacheMiss miss);  // "none", "never_seen", …
+
 struct Usage {
   int32_t prompt_tokens = 0;
-  int32_t cached_tokens = 0;  // prompt tokens whose global state was reused
+  int32_t cached_tokens = 0;    // prompt tokens whose global state was reused
+  int32_t replayed_tokens = 0;  // of those: run again all the same, to rebuild window state
+  CacheMiss cache_miss = CacheMiss::kNone;
   int32_t output_tokens = 0;
 };
 
@@ -140,12 +156,18 @@ struct EngineInfo {
 
 struct EngineStats {
   int64_t running = 0, waiting = 0;
-  int64_t blocks_total = 0, blocks_free = 0;
+  int64_t blocks_total = 0, blocks_free = 0;  // free: of no request, cached or not
+  int64_t blocks_cached = 0;                  // of those: hold a prefix that may come again
   int64_t steps = 0, rows = 0;
-  int64_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;
+  int64_t prompt_tokens = 0;  // that were run, replayed ones included
+  int64_t output_tokens = 0, cached_tokens = 0, replayed_tokens = 0;
+  int64_t cache_evictions = 0, cache_collisions = 0;
+  int64_t snapshots = 0, snapshots_restored = 0;
   int64_t finished = 0, cancelled = 0, refused = 0, failed = 0;
   int64_t preempted = 0, resumed = 0;  // set aside for a request of a better class, and back again
   int64_t parked_bytes = 0;            // memory of those that are set aside now
+  // Bytes of state memory by use: running requests, what is cached, snapshots, nothing.
+  int64_t bytes_running = 0, bytes_cached = 0, bytes_snapshots = 0, bytes_free = 0;
   int64_t late_rows = 0;  // rows that ran for a request that had ended while they were planned
 };
 

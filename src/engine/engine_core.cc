@@ -68,6 +68,16 @@ void fail_request(Sequence& s, std::optional<Error> error) {
   s.ending = FinishReason::kError;
 }
 
+constexpr int32_t kSnapshotEvery = 8192;                     // tokens of a prompt
+constexpr int32_t kSnapshotEveryOutput = 256;                // of an output
+constexpr uint32_t kExactSnapshot = 0, kDecoderInexact = 1;  // tags
+
+// The last block boundary of a prompt before its last token.
+int32_t last_boundary(const Sequence& s) {
+  return static_cast<int32_t>(kvcache::reusable_blocks(static_cast<size_t>(s.prompt_tokens))) *
+         kBlockTokens;
+}
+
 constexpr const char* kReceiver = "the receiver of events";
 
 bool is_stop(const Sequence& s, TokenId id) {
@@ -112,15 +122,20 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const LoadedModel& loaded
   if (config.context_tokens == 0 && plan.context_tokens < loaded.model->info().context_tokens)
     log().warn("context is {} tokens, not the model's {}: engine.kv_bytes holds no more",
                plan.context_tokens, loaded.model->info().context_tokens);
-  DEEPMINT_TRY(arena, kvcache::StateArena::create(std::move(parts), plan.n_blocks, plan.n_slots));
+  kvcache::CacheSetup setup;
+  setup.parts = std::move(parts);
+  setup.n_blocks = plan.n_blocks;
+  setup.n_slots = plan.n_slots;
+  setup.n_snapshots = plan.n_snapshots;
+  setup.prefix_caching = config.prefix_cache;
+  setup.hash_bits = hooks.hash_bits;
+  DEEPMINT_TRY(cache, kvcache::CacheManager::create(std::move(setup)));
 
   SchedulerLimits limits;
   limits.max_running = static_cast<size_t>(plan.max_running);
   limits.step_rows = static_cast<size_t>(config.step_tokens);
   limits.step_logit_rows = std::max(limits.max_running, std::min(kLogitRows, limits.step_rows));
   limits.step_attention = config.step_attention;
-  limits.n_blocks = plan.n_blocks;
-  limits.n_slots = plan.n_slots;
 
   LoadedModel with_pool = loaded;
   if (with_pool.pool == nullptr)
@@ -137,8 +152,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const LoadedModel& loaded
 
   std::unique_ptr<EngineCore> core;
   try {
-    core.reset(
-        new EngineCore(with_pool, config, clock, hooks, std::move(arena), limits, std::move(info)));
+    core.reset(new EngineCore(with_pool, config, clock, hooks, std::move(cache), limits,
+                              plan.park_bytes, std::move(info)));
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kResourceExhausted,
                 "the system refused memory for the engine's buffers");
@@ -148,24 +163,28 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const LoadedModel& loaded
 }
 
 EngineCore::EngineCore(const LoadedModel& loaded, const EngineConfig& config, const Clock& clock,
-                       const EngineHooks& hooks, kvcache::StateArena arena,
-                       const SchedulerLimits& limits, EngineInfo info)
+                       const EngineHooks& hooks, std::unique_ptr<kvcache::CacheManager> cache,
+                       const SchedulerLimits& limits, uint64_t park_budget, EngineInfo info)
     : model_(loaded.model),
       clock_(clock),
       hooks_(hooks),
       info_(std::move(info)),
       max_queue_(config.max_queue_ms),
       work_per_position_(work_per_position(loaded.model->info())),
-      park_budget_(config.park_bytes >= 0 ? static_cast<uint64_t>(config.park_bytes)
-                                          : arena.bytes() / 8),
-      arena_(std::move(arena)),
-      scheduler_(limits, this),
+      park_budget_(park_budget),
+      layout_(kvcache::layout_fingerprint(cache->arena().parts())),
+      cache_(std::move(cache)),
+      snapshots_(cache_->report().snapshots_total > 0),
+      scheduler_(limits, *cache_, *this),
       executor_(hooks.make_executor
                     ? hooks.make_executor(limits)
-                    : std::make_unique<ModelExecutor>(loaded.model, loaded.pool, arena_, limits,
-                                                      loaded.never_ids)),
+                    : std::make_unique<ModelExecutor>(loaded.model, loaded.pool, cache_->arena(),
+                                                      limits, loaded.never_ids)),
       queue_(queue_options(config, limits)) {
   ending_.reserve(limits.max_running);
+  kvcache::StateArena& arena = cache_->arena();
+  for (size_t part = 0; part < arena.parts().size(); ++part)
+    state_.push_back({arena.base(part), arena.count(part)});
   if (config.plan_ahead) runner_ = std::make_unique<StepRunner>(*executor_, clock_, hooks_.tap);
 }
 
@@ -219,7 +238,10 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare(GenerationRequest request,
     DEEPMINT_TRY(tail, model_->bounded_prompt_tail(prompt, *request.tail_keep_tokens));
     s->tail = tail;
   } else if (!request.want_prompt_logits) {
-    s->tail = model_->exact_prompt_tail(prompt);
+    // Exact at the last block boundary already: a snapshot is taken there.
+    const int32_t boundary = last_boundary(*s);
+    s->tail = model_->exact_prompt_tail(snapshots_ && boundary > 0 ? boundary : prompt);
+    if (s->tail.first_full > 0) s->exact_from = boundary;
   }
   s->request = std::move(request);
   s->sink = std::move(sink);
@@ -227,8 +249,16 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare(GenerationRequest request,
     return fail(
         ErrorCode::kTooLarge,
         fmt::format("expected a need of at most {} blocks of state, found {}",
-                    scheduler_.blocks().total(), kvcache::blocks_for(s->positions_needed())),
+                    cache_->report().blocks_total, kvcache::blocks_for(s->positions_needed())),
         "tokens");
+  s->lease = kvcache::Lease(kvcache::blocks_for(s->positions_needed()));
+  s->chain = kvcache::HashChain({.model_fingerprint = model_->info().fingerprint,
+                                 .layout_fingerprint = layout_,
+                                 .salt = s->request.cache_salt});
+  s->chain.reserve(static_cast<size_t>(s->limit));
+  s->chain.append(s->prompt());
+  s->may_reuse = !s->request.want_prompt_logits;
+  s->may_publish = true;
   return s;
 }
 
@@ -239,7 +269,7 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare_saved(GenerationRequest re
                kvcache::decode_seq_state(state, {.model_fingerprint = model_->info().fingerprint,
                                                  .vocab_size = info_.vocab_size,
                                                  .context_tokens = info_.context_tokens,
-                                                 .parts = arena_.parts()}));
+                                                 .parts = cache_->arena().parts()}));
   const kvcache::SeqState& saved = view.state;
   if (request.tail_keep_tokens)
     return bad_request("tail_keep_tokens",
@@ -270,6 +300,10 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare_saved(GenerationRequest re
   for (const TokenId id : std::span(saved.tokens).subspan(static_cast<size_t>(s->prompt_tokens)))
     s->tokens.append_known(id);
   s->computed = s->granted = saved.computed;
+  // What others computed and this one did not see is not mixed in, and what came from outside is
+  // nobody else's.
+  s->may_reuse = false;
+  s->may_publish = false;
   s->work = work(s->computed, length - s->computed);
   s->saved = std::move(state);
   return s;
@@ -291,10 +325,11 @@ std::vector<std::byte> EngineCore::encode(const Sequence& s) const {
   state.model_fingerprint = model_->info().fingerprint;
   state.tokens.assign(s.tokens.known().begin(), s.tokens.known().end());
   state.prompt_tokens = s.prompt_tokens;
-  state.computed = s.computed;
+  state.computed =
+      s.computed < s.hit ? 0 : s.computed;  // in the middle of a replay: from the start
   state.seed = s.seed;
   state.choice = s.request.choice;
-  return kvcache::encode_seq_state(state, arena_, s.blocks, s.slot);
+  return kvcache::encode_seq_state(state, cache_->arena(), s.blocks(), s.slot());
 }
 
 Result<std::vector<std::byte>> EngineCore::export_state(uint64_t id) {
@@ -309,6 +344,9 @@ Result<std::vector<std::byte>> EngineCore::export_state(uint64_t id) {
     if (s.request.tail_keep_tokens)
       return fail(ErrorCode::kUnsupported,
                   "expected a request without a bounded decoder tail, found one", where);
+    if (s.window_floor > 0 && s.request.bounded_replay)
+      return fail(ErrorCode::kUnsupported, "expected an exact request, found a bounded replay",
+                  where);
     return s.saved.empty() ? encode(s) : s.saved;
   }
   return fail(ErrorCode::kNotFound,
@@ -318,33 +356,118 @@ Result<std::vector<std::byte>> EngineCore::export_state(uint64_t id) {
 bool EngineCore::preempt(uint64_t id) {
   quiesce();
   for (const auto& s : scheduler_.running())
-    if (s->control->id == id) return scheduler_.preempt(s.get());
+    if (s->control->id == id) return scheduler_.preempt(s.get(), clock_.now());
   return false;
 }
 
 // The scheduler asks for it when the last step of the sequence has ended.
 bool EngineCore::park(Sequence& s) {
-  if (s.computed > 0) {
-    const uint64_t bytes =
-        kvcache::blocks_for(s.computed) * kvcache::bytes_per_block(arena_.parts()) +
-        kvcache::bytes_per_slot(arena_.parts());
+  DEEPMINT_CHECK(s.granted == s.computed && s.in_flight == 0);
+  if (s.computed <= s.hit && !s.decoding()) {
+    s.computed = s.granted = 0;  // nothing of its own yet: it begins anew, with what the cache has
+    s.hit = 0;
+  } else {
+    const auto parts = cache_->arena().parts();
+    const uint64_t bytes = kvcache::blocks_for(s.computed) * kvcache::bytes_per_block(parts) +
+                           kvcache::bytes_per_slot(parts);
     if (static_cast<uint64_t>(stats_.parked_bytes) + bytes > park_budget_) return false;
     s.saved = encode(s);
     stats_.parked_bytes += static_cast<int64_t>(s.saved.size());
   }
-  DEEPMINT_CHECK(s.granted == s.computed && s.in_flight == 0);
   s.parked = true;
   move(s, RequestState::kPreempted);
   ++stats_.preempted;
   return true;
 }
 
+// Nothing of the sequence is in flight, so its slot and its new blocks are its own.
+void EngineCore::begin(Sequence& s, const kvcache::Match& match) {
+  if (!s.saved.empty()) {
+    const auto view =
+        kvcache::decode_seq_state(s.saved, {.model_fingerprint = model_->info().fingerprint,
+                                            .vocab_size = info_.vocab_size,
+                                            .context_tokens = info_.context_tokens,
+                                            .parts = cache_->arena().parts()});
+    DEEPMINT_CHECK(view.has_value());  // prepare_saved() or encode() has seen the same bytes
+    kvcache::restore_parts(*view, cache_->arena(), s.blocks(), s.slot());
+    if (s.parked) stats_.parked_bytes -= static_cast<int64_t>(s.saved.size());
+    s.saved = {};
+    s.snapshot_at = next_snapshot(s);
+    return;
+  }
+  Model::PrefixHit hit;
+  hit.hit = static_cast<int32_t>(match.hit_blocks) * kBlockTokens;
+  hit.snapshot = static_cast<int32_t>(match.snapshot_blocks) * kBlockTokens;
+  hit.decoder_exact = match.snapshot_tag == kExactSnapshot;
+  hit.bounded = s.request.bounded_replay;
+  // Replay so much that the window state is exact at the last block boundary already, where a
+  // snapshot is taken.
+  const int32_t boundary = last_boundary(s);
+  const int32_t target = snapshots_ && boundary > hit.hit ? boundary : s.prompt_tokens;
+  const auto plan_of = [&] {
+    return model_->plan_prefix(hit, target, s.tail, s.request.tail_keep_tokens.has_value());
+  };
+  Model::PrefixPlan plan = plan_of();
+  if (plan.from_snapshot && !cache_->snapshot_get(s.lease, match.snapshot_blocks, clock_.now())) {
+    hit.snapshot = 0;
+    plan = plan_of();
+  }
+  s.snapshot_from = plan.begin == 0 || plan.from_snapshot ? 0 : target;
+  s.computed = s.granted = plan.begin;
+  s.hit = hit.hit;
+  s.window_floor = plan.window_floor;
+  s.reused = hit.hit;
+  s.replayed = hit.hit - plan.begin;
+  if (!plan.exact) s.may_publish = false;
+  if (plan.begin > 0 && !plan.from_snapshot)
+    model_->begin_at({s.blocks(), s.slot()}, state_, s.tokens.known(), plan.begin);
+  s.snapshot_at = next_snapshot(s);
+}
+
+// ---------------------------------------------------------------- snapshots of private state
+
+// The last block boundary of the prompt, where this prompt and its next turn come back to; every
+// kSnapshotEvery tokens of a long prompt; and every few blocks of the output, since nobody knows
+// where it will end.
+int32_t EngineCore::next_snapshot(const Sequence& s) const {
+  if (!snapshots_ || !s.may_publish || s.request.tail_keep_tokens) return 0;
+  const auto after = [](int32_t position, int32_t step) {
+    return position - position % step + step;
+  };
+  const int32_t boundary = last_boundary(s);
+  const int32_t from = std::max({s.computed, s.hit, s.snapshot_from - 1});
+  if (from < boundary) return std::min(boundary, after(from, kSnapshotEvery));
+  return after(from, kSnapshotEveryOutput);
+}
+
+void EngineCore::take_snapshot(Sequence& s) {
+  if (s.snapshot_at == 0 || s.computed < s.snapshot_at) return;
+  if (s.computed == s.snapshot_at)
+    cache_->snapshot_put(s.lease, static_cast<size_t>(s.computed) / kBlockTokens,
+                         s.computed >= s.exact_from ? kExactSnapshot : kDecoderInexact,
+                         clock_.now());
+  s.snapshot_at = next_snapshot(s);
+}
+
 EngineStats EngineCore::stats() const {
   EngineStats s = stats_;
   s.running = static_cast<int64_t>(scheduler_.running().size());
   s.waiting = queue_.waiting() + static_cast<int64_t>(scheduler_.parked().size());
-  s.blocks_total = static_cast<int64_t>(scheduler_.blocks().total());
-  s.blocks_free = static_cast<int64_t>(scheduler_.blocks().free());
+  const kvcache::CacheReport r = cache_->report();
+  const kvcache::CacheCounters& c = cache_->counters();
+  const auto n = [](size_t value) { return static_cast<int64_t>(value); };
+  s.blocks_total = n(r.blocks_total);
+  s.blocks_cached = n(r.blocks_cached);
+  s.blocks_free = n(r.blocks_free + r.blocks_cached);
+  s.cache_evictions = c.evicted;
+  s.cache_collisions = c.collisions;
+  s.snapshots = n(r.snapshots_used);
+  s.snapshots_restored = c.snapshots_restored;
+  s.bytes_running =
+      n((r.blocks_taken + r.blocks_pinned) * r.block_bytes + r.slots_used * r.slot_bytes);
+  s.bytes_cached = n(r.blocks_cached * r.block_bytes);
+  s.bytes_snapshots = n(r.snapshots_used * r.slot_bytes);
+  s.bytes_free = n(r.state_bytes) - s.bytes_running - s.bytes_cached - s.bytes_snapshots;
   return s;
 }
 
@@ -381,7 +504,7 @@ void EngineCore::step() {
 
 // Plan, run, deliver: one after the other.
 void EngineCore::step_alone() {
-  const StepPlan& plan = scheduler_.plan();
+  const StepPlan& plan = scheduler_.plan(clock_.now());
   admitted(plan, clock_.now());
   // Or the engine would spin: whatever waits fits into an empty pool.
   DEEPMINT_CHECK(plan.rows > 0);
@@ -406,7 +529,7 @@ void EngineCore::step_alone() {
 // takes rows out of the plan, the plan starts, and beside it the events of the former are
 // delivered.
 void EngineCore::step_ahead() {
-  const StepPlan& next = scheduler_.plan();
+  const StepPlan& next = scheduler_.plan(clock_.now());
   observe(StepPoint::kPlanned, &next);
   const StepPlan* before = in_flight_;
   DEEPMINT_CHECK(before != nullptr || next.rows > 0);
@@ -429,7 +552,7 @@ void EngineCore::step_ahead() {
     executor_->prepare(next);
     runner_->start(next);
   } else {
-    scheduler_.retire(next, true);
+    scheduler_.retire(next, true, clock_.now());
   }
   if (!applied) apply(*before, result);
   if (before != nullptr) observe(StepPoint::kApplied, before);
@@ -488,27 +611,20 @@ void EngineCore::admitted(const StepPlan& plan, Clock::time_point now) {
   }
 }
 
-// A sequence got its place, for the first time or again: its saved state moves in.
+// A sequence got its place, for the first time or again.
 void EngineCore::start(Sequence& s) {
   move(s, RequestState::kMatching);
-  if (s.request.mask != nullptr && !s.parked)
+  if (s.leader != nullptr) return move(s, RequestState::kLoading);  // it comes by again
+  if (s.request.mask != nullptr && !s.mask_fed)
     for (const TokenId id : s.output()) s.request.mask->accept(id);
-  if (!s.saved.empty()) {
-    move(s, RequestState::kLoading);
-    const auto view =
-        kvcache::decode_seq_state(s.saved, {.model_fingerprint = model_->info().fingerprint,
-                                            .vocab_size = info_.vocab_size,
-                                            .context_tokens = info_.context_tokens,
-                                            .parts = arena_.parts()});
-    DEEPMINT_CHECK(view.has_value());  // prepare_saved() or encode() has seen the same bytes
-    kvcache::restore_parts(*view, arena_, s.blocks, s.slot);
-    if (s.parked) stats_.parked_bytes -= static_cast<int64_t>(s.saved.size());
-    s.saved = {};
-  }
+  s.mask_fed = true;
   if (s.parked) ++stats_.resumed;
   s.parked = false;
-  move(s, s.decoding() && s.state == RequestState::kLoading ? RequestState::kDecode
-                                                            : RequestState::kPrefill);
+  stats_.cached_tokens += s.reused - s.counted_reused;
+  stats_.replayed_tokens += s.replayed;
+  s.counted_reused = s.reused;
+  if (s.decoding()) move(s, RequestState::kLoading);
+  move(s, s.decoding() ? RequestState::kDecode : RequestState::kPrefill);
   model_->prefetch(s.tokens.known().subspan(static_cast<size_t>(s.computed)));
 }
 
@@ -524,12 +640,15 @@ void EngineCore::settle(const StepPlan& plan, const StepResult& result, const St
     ++stats_.steps;
     stats_.rows += static_cast<int64_t>(plan.rows);
   }
-  scheduler_.retire(plan, result.forward.has_value());
+  scheduler_.retire(plan, result.forward.has_value(), clock_.now());
   for (size_t i = 0; i < plan.grants.size(); ++i) {
     const Grant& g = plan.grants[i];
     if (g.sequence == nullptr) continue;
     Sequence& s = *g.sequence;
-    if (result.forward) executor_->commit(s);
+    if (result.forward) {
+      executor_->commit(s);
+      take_snapshot(s);
+    }
     if (next == nullptr) continue;
     const bool ended =
         !result.forward || s.control->cancelled.load(std::memory_order_relaxed) ||
@@ -610,6 +729,9 @@ void EngineCore::retire(Sequence* s) {
   event.reason = *s->ending;
   event.choice = s->request.choice;
   event.usage.prompt_tokens = s->prompt_tokens;
+  event.usage.cached_tokens = s->reused;
+  event.usage.replayed_tokens = s->replayed;
+  event.usage.cache_miss = static_cast<CacheMiss>(s->miss);
   event.usage.output_tokens = s->length() - s->prompt_tokens;
   event.seed = s->seed;
   event.error = std::move(s->error);
@@ -634,7 +756,7 @@ void EngineCore::retire(Sequence* s) {
       break;
   }
   const std::shared_ptr<EventSink> sink = std::move(s->sink);
-  scheduler_.finish(s);
+  scheduler_.finish(s, clock_.now());
   (void)guarded(kReceiver,
                 [&] { sink->on_finish(event); });  // nobody is left to tell if this fails
 }

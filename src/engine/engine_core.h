@@ -22,7 +22,7 @@
 #include "engine/queue_model.h"
 #include "engine/scheduler.h"
 #include "engine/step_runner.h"
-#include "kvcache/state_arena.h"
+#include "kvcache/cache_manager.h"
 
 namespace deepmint {
 
@@ -38,11 +38,13 @@ class StepObserver {
 struct EngineHooks {
   Tap* tap = nullptr;  // sees every sublayer of every step
   StepObserver* observer = nullptr;
+  int hash_bits =
+      128;  // of a block's identity that are looked at: fewer make collisions, for tests
   // Makes what runs the steps, instead of the model: simulations.
   std::function<std::unique_ptr<Executor>(const SchedulerLimits&)> make_executor = {};
 };
 
-class EngineCore : private Parking {
+class EngineCore : private StateKeeper {
  public:
   static Result<std::unique_ptr<EngineCore>> create(const LoadedModel& loaded,
                                                     const EngineConfig& config, const Clock& clock,
@@ -84,13 +86,18 @@ class EngineCore : private Parking {
 
   EngineStats stats() const;
   const Scheduler& scheduler() const { return scheduler_; }
+  const kvcache::CacheManager& cache() const { return *cache_; }
+  kvcache::CacheManager& cache() { return *cache_; }  // between two steps
 
  private:
   EngineCore(const LoadedModel& loaded, const EngineConfig& config, const Clock& clock,
-             const EngineHooks& hooks, kvcache::StateArena arena, const SchedulerLimits& limits,
-             EngineInfo info);
+             const EngineHooks& hooks, std::unique_ptr<kvcache::CacheManager> cache,
+             const SchedulerLimits& limits, uint64_t park_budget, EngineInfo info);
 
   bool park(Sequence& sequence) override;
+  void begin(Sequence& sequence, const kvcache::Match& match) override;
+  void take_snapshot(Sequence& sequence);
+  int32_t next_snapshot(const Sequence& sequence) const;
   void observe(StepPoint point, const StepPlan* plan);
   void sweep(Clock::time_point now);
   void admitted(const StepPlan& plan, Clock::time_point now);
@@ -115,7 +122,10 @@ class EngineCore : private Parking {
   const std::chrono::milliseconds max_queue_;
   const double work_per_position_;  // row equivalents of one position that a row looks at
   const uint64_t park_budget_;
-  kvcache::StateArena arena_;
+  const uint64_t layout_;  // fingerprint of the state parts
+  std::unique_ptr<kvcache::CacheManager> cache_;
+  const bool snapshots_;
+  std::vector<PartMemory> state_;
   Scheduler scheduler_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<StepRunner> runner_;   // null: steps are not planned ahead

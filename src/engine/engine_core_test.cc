@@ -28,11 +28,12 @@ EngineConfig config(int32_t max_running = 8, int32_t step_tokens = 32, int64_t n
   EngineConfig c;
   c.plan_ahead = plan_ahead;
   c.park_bytes = 1 << 20;
+  c.snapshot_bytes = 0;
   c.max_running = max_running;
   c.step_tokens = step_tokens;
   c.context_tokens = kContext;
   c.kv_bytes = n_blocks * static_cast<int64_t>(FakeModel().bytes_per_block()) +
-               max_running * static_cast<int64_t>(FakeModel().bytes_per_slot());
+               max_running * static_cast<int64_t>(FakeModel().bytes_per_slot()) + c.park_bytes;
   return c;
 }
 
@@ -113,13 +114,29 @@ TEST(EngineCore, RandomSchedules) {
     const auto blocks = static_cast<int64_t>(8 + rng() % 30);
     EngineConfig c = config(running, step, blocks, rng() % 2 == 0);
     c.step_attention = static_cast<int64_t>(1 + rng() % 20'000);
+    c.kv_bytes -= c.park_bytes;
     c.park_bytes = static_cast<int64_t>(rng() % 100'000);
-    Driver d(fake(), c, static_cast<int>(1 + rng() % 2));
+    c.snapshot_bytes = static_cast<int64_t>(rng() % 10 * 64);
+    c.kv_bytes += c.park_bytes + c.snapshot_bytes;
+    EngineHooks hooks;
+    if (rng() % 3 == 0) hooks.hash_bits = static_cast<int>(1 + rng() % 8);  // collisions
+    Driver d(fake(), c, static_cast<int>(1 + rng() % 2), hooks);
     std::vector<Submitted> all;
     std::set<size_t> cancelled;
     for (int i = 0; i < 400 && (all.size() < 40 || !d.core->idle()); ++i) {
       while (all.size() < 40 && rng() % 3 == 0) {
         GenerationRequest r = random_request(rng, 97);
+        if (!all.empty() && rng() % 2 == 0) {  // begins as another did, or goes on where it ended
+          const Submitted& other = all[rng() % all.size()];
+          std::vector<TokenId> ids = other.request.tokens;
+          const auto more = other.sink->ids();
+          if (rng() % 2 == 0) ids.insert(ids.end(), more.begin(), more.end());
+          ids.resize(1 + rng() % ids.size());
+          ids.insert(ids.end(), r.tokens.begin(), r.tokens.end());
+          ids.resize(std::min<size_t>(ids.size(), 300));
+          r.tokens = std::move(ids);
+        }
+        r.want_prompt_logits = rng() % 10 == 0;
         r.request_class = static_cast<RequestClass>(rng() % 3);
         r.fair_key = std::string(rng() % 3, 'k');
         auto s = d.try_submit(std::move(r));
@@ -572,7 +589,7 @@ TEST(EngineCore, AdmissionWaitsForTheWorstCaseInOrder) {
   EXPECT_EQ(d.core->stats().running, 1);
   EXPECT_EQ(d.core->stats().waiting, 2);
   EXPECT_EQ(d.core->stats().blocks_free, 7);  // reserved, but taken only as it grows
-  EXPECT_EQ(d.core->scheduler().blocks().available(), 3u);
+  EXPECT_EQ(d.core->cache().report().blocks_reserved, 4u);
   large.control->cancelled = true;
   d.core->step();
   EXPECT_EQ(d.core->stats().running, 2);
@@ -756,6 +773,150 @@ TEST(EngineCore, DecodeStepsAllocateNothing) {
     ASSERT_EQ(d.core->stats().running, 8);
     d.run();
   }
+}
+
+// ---------------------------------------------------------------- prefixes
+
+// Without private state a hit is taken whole; with it, from the last snapshot on.
+EngineConfig cached(bool snapshots, bool ahead = false) {
+  EngineConfig c = config(8, 64, 100, ahead);
+  if (snapshots) c.snapshot_bytes = 20 * 64, c.kv_bytes += c.snapshot_bytes;
+  return c;
+}
+
+TEST(EngineCore, ARepeatedPromptRunsItsEndOnly) {
+  for (const bool private_part : {false, true})
+    for (const bool ahead : {false, true}) {
+      FakeModel::Options o;
+      o.private_part = private_part;
+      Driver d(fake(o), cached(private_part, ahead));
+      const Submitted first = d.submit(simple(300, 10));
+      d.run();
+      const int64_t rows = d.model->rows();
+      const Submitted second = d.submit(simple(300, 10));
+      d.run();
+      EXPECT_EQ(d.model->rows() - rows, 300 - 256 + 9) << private_part;
+      for (const auto& s : {first, second})
+        expect_answer(s, answer_alone(*d.model, s.request, kContext), "repeated");
+      EXPECT_EQ(first.sink->finish()->usage.cached_tokens, 0);
+      EXPECT_EQ(first.sink->finish()->usage.cache_miss, CacheMiss::kNeverSeen);
+      EXPECT_EQ(second.sink->finish()->usage.cached_tokens, 256);
+      EXPECT_EQ(second.sink->finish()->usage.replayed_tokens, 0);
+      EXPECT_EQ(second.sink->finish()->usage.cache_miss, CacheMiss::kNone);
+      EXPECT_EQ(d.core->stats().cached_tokens, 256);
+      d.expect_clean();
+    }
+}
+
+TEST(EngineCore, TheNextTurnGoesOnWhereThisOneEnded) {
+  for (const bool private_part : {false, true}) {
+    FakeModel::Options o;
+    o.private_part = private_part;
+    Driver d(fake(o), cached(private_part));
+    GenerationRequest r = simple(150, 60);
+    for (int turn = 0; turn < 4; ++turn) {
+      const Submitted s = d.submit(r);
+      d.run();
+      expect_answer(s, answer_alone(*d.model, s.request, kContext), "turn");
+      const auto usage = s.sink->finish()->usage;
+      if (turn > 0) {
+        // What the last turn ran, whole blocks: its last token was never run.
+        const auto known = static_cast<int32_t>(r.tokens.size()) - 8 - 1;
+        EXPECT_EQ(usage.cached_tokens, known / 64 * 64) << turn;
+        EXPECT_EQ(usage.cache_miss, usage.cached_tokens + 64 < usage.prompt_tokens
+                                        ? CacheMiss::kFirstDivergent
+                                        : CacheMiss::kNone);
+        if (private_part) {
+          EXPECT_LT(usage.replayed_tokens, usage.cached_tokens);
+        }
+      }
+      const auto ids = s.sink->ids();
+      r.tokens.insert(r.tokens.end(), ids.begin(), ids.end());
+      for (TokenId id = 1; id <= 8; ++id) r.tokens.push_back(id);
+    }
+    d.expect_clean();
+  }
+}
+
+TEST(EngineCore, SaltsDoNotMeet) {
+  Driver d(fake(), cached(true));
+  GenerationRequest r = simple(300, 3);
+  r.cache_salt = "a";
+  d.submit(r);
+  d.run();
+  r.cache_salt = "b";
+  const Submitted other = d.submit(r);
+  d.run();
+  EXPECT_EQ(other.sink->finish()->usage.cached_tokens, 0);
+  EXPECT_EQ(other.sink->finish()->usage.cache_miss, CacheMiss::kSalt);
+  r.cache_salt = "a";
+  const Submitted same = d.submit(r);
+  d.run();
+  EXPECT_EQ(same.sink->finish()->usage.cached_tokens, 256);
+  d.expect_clean();
+}
+
+TEST(EngineCore, ChoicesShareTheirPrompt) {
+  for (const bool private_part : {false, true}) {
+    FakeModel::Options o;
+    o.private_part = private_part;
+    Driver d(fake(o), cached(private_part));
+    std::vector<Submitted> all;
+    for (int32_t choice = 0; choice < 4; ++choice) {
+      GenerationRequest r = simple(300, 12);
+      r.choice = choice;
+      all.push_back(d.submit(r));
+    }
+    d.run();
+    for (const Submitted& s : all)
+      expect_answer(s, answer_alone(*d.model, s.request, kContext), "choice");
+    EXPECT_EQ(d.model->rows(), 300 + 3 * (300 - 256) + 4 * 11);
+    d.expect_clean();
+  }
+}
+
+TEST(EngineCore, PromptLogitsNeedTheirRowsButShareThem) {
+  FakeModel::Options o;
+  o.private_part = false;
+  Driver d(fake(o), cached(false));
+  GenerationRequest r = simple(200, 3);
+  const Submitted plain = d.submit(r);
+  d.run();
+  r.want_prompt_logits = true;
+  const Submitted scored = d.submit(r);
+  d.run();
+  EXPECT_EQ(scored.sink->prompt_logits().size(), 200u);
+  EXPECT_EQ(scored.sink->finish()->usage.cached_tokens, 0);
+  EXPECT_EQ(scored.sink->ids(), plain.sink->ids());
+  d.expect_clean();
+}
+
+TEST(EngineCore, WithoutTheCacheNothingIsKept) {
+  EngineConfig c = cached(false);
+  c.prefix_cache = false;
+  Driver d(fake(), c);
+  for (int i = 0; i < 2; ++i) {
+    const Submitted s = d.submit(simple(300, 3));
+    d.run();
+    EXPECT_EQ(s.sink->finish()->usage.cached_tokens, 0);
+  }
+  EXPECT_EQ(d.core->stats().blocks_cached, 0);
+}
+
+TEST(EngineCore, MemoryIsReportedByUse) {
+  Driver d(fake(), cached(true));
+  const EngineStats idle = d.core->stats();
+  EXPECT_EQ(idle.bytes_free + idle.bytes_running + idle.bytes_cached + idle.bytes_snapshots,
+            d.core->info().kv_bytes);
+  d.submit(simple(300, 100));
+  for (int i = 0; i < 10; ++i) d.core->step();
+  const EngineStats busy = d.core->stats();
+  EXPECT_GT(busy.bytes_running, 4 * static_cast<int64_t>(d.model->bytes_per_block()));
+  EXPECT_GT(busy.bytes_snapshots, 0);
+  d.run();
+  const EngineStats after = d.core->stats();
+  EXPECT_EQ(after.bytes_running, 0);
+  EXPECT_EQ(after.bytes_cached, 6 * static_cast<int64_t>(d.model->bytes_per_block()));
 }
 
 // ---------------------------------------------------------------- a step ahead, stepping aside

@@ -133,8 +133,11 @@ class Driver {
     EXPECT_EQ(s.running, 0);
     EXPECT_EQ(s.waiting, 0);
     EXPECT_EQ(s.blocks_free, s.blocks_total);
-    EXPECT_EQ(core->scheduler().blocks().reserved(), 0u);
-    EXPECT_EQ(core->scheduler().slots().free(), core->scheduler().slots().total());
+    EXPECT_EQ(core->cache().report().blocks_reserved, 0u);
+    EXPECT_EQ(core->cache().report().slots_used, 0u);
+    EXPECT_EQ(s.parked_bytes, 0);
+    const Status cache = core->cache().check();
+    EXPECT_TRUE(cache) << cache.error().str();
     EXPECT_EQ(model->damaged(), 0) << model->damage();
   }
 

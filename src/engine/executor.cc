@@ -40,7 +40,7 @@ void ModelExecutor::prepare(const StepPlan& plan) {
   logit_rows_ = 0;
   for (const Grant& g : plan.grants) {
     const auto index = static_cast<uint32_t>(sequences_.size());
-    sequences_.push_back({g.sequence->blocks, g.sequence->slot});
+    sequences_.push_back({g.sequence->blocks(), g.sequence->slot()});
     first_logits_.push_back(logit_rows_);
     const std::span<const TokenId> ids = g.sequence->tokens.sampled();
     DEEPMINT_CHECK(static_cast<size_t>(g.begin + g.count) <= ids.size());  // no row without a token
@@ -50,6 +50,8 @@ void ModelExecutor::prepare(const StepPlan& plan) {
       row.position = position;
       row.token = ids[static_cast<size_t>(position)];
       row.needs_logits = g.all_logits || (g.sample && position == g.begin + g.count - 1);
+      row.window_floor = g.sequence->window_floor;
+      row.write_global_from = g.sequence->hit;
       if (const auto& tail = g.sequence->tail; tail.first_full > 0) {
         if (position < tail.first_full) row.layer_end = tail.layer_end;
         row.decoder_floor = tail.first_full;
@@ -151,7 +153,7 @@ void ModelExecutor::sample_one(const Grant& grant, size_t index, SampleOutcome& 
 }
 
 void ModelExecutor::commit(const Sequence& sequence) {
-  model_->commit({sequence.blocks, sequence.slot}, state_, sequence.computed);
+  model_->commit({sequence.blocks(), sequence.slot()}, state_, sequence.computed);
 }
 
 }  // namespace deepmint

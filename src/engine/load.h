@@ -75,8 +75,10 @@ struct EngineConfig {
   int32_t max_waiting = 1024;  // queue bound; beyond it submit() refuses
   int32_t step_tokens = 512;   // rows per step: decode rows first, prefill chunks fill the rest
   int64_t step_attention = 4 << 20;  // of prefill rows: the sum of the positions that they look at
-  int64_t park_bytes = -1;   // for states of preempted requests; -1 = an eighth of the budget
-  int32_t max_queue_ms = 0;  // a request that has waited longer ends with an error; 0 = no limit
+  bool prefix_cache = true;     // keep state of prompts and outputs for requests that begin alike
+  int64_t snapshot_bytes = -1;  // for window state at prefixes; -1 = an eighth of the budget
+  int64_t park_bytes = -1;      // for states of preempted requests; -1 = an eighth of the budget
+  int32_t max_queue_ms = 0;     // a request that has waited longer ends with an error; 0 = no limit
   int32_t interactive_first_token_ms = 0;  // refuse what would get its first token later; 0 = never
   int32_t agent_first_token_ms = 0;
   bool plan_ahead = false;  // plan a step while the one before runs
@@ -95,14 +97,16 @@ struct EngineConfig {
       "rows per step; decode rows come first, prompt chunks fill the rest; at least max_running",
       Limits{.min = 1, .max = 65'536});
     v("engine.step_attention", step_attention,
-      "prompt rows of a step look at no more positions than this in all, so that a long prompt "
-      "does "
-      "not hold up replies",
+      "prompt rows of a step look at no more positions than this in all: a long prompt does not "
+      "hold up replies",
       Limits{.min = 1});
+    v("engine.prefix_cache", prefix_cache,
+      "keep the state of prompts and replies for requests that begin alike; the same answers");
+    v("engine.snapshot_bytes", snapshot_bytes,
+      "of kv_bytes: for window state where prefixes end, in models that have such; -1 = an eighth",
+      Limits{.min = -1});
     v("engine.park_bytes", park_bytes,
-      "memory beside kv_bytes for the state of requests that step aside for a better class; -1 = "
-      "an "
-      "eighth of kv_bytes, 0 = none steps aside",
+      "of kv_bytes: for requests that step aside for a better class; -1 = an eighth, 0 = none does",
       Limits{.min = -1});
     v("engine.max_queue_ms", max_queue_ms,
       "a request that waited so long without being started ends with an error; 0 = no limit");

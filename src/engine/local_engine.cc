@@ -31,6 +31,16 @@ std::string_view to_string(RequestClass request_class) {
   return "unknown";
 }
 
+std::string_view to_string(CacheMiss miss) {
+  return kvcache::to_string(static_cast<kvcache::MissReason>(miss));
+}
+static_assert(static_cast<int>(CacheMiss::kSalt) == static_cast<int>(kvcache::MissReason::kSalt) &&
+              static_cast<int>(CacheMiss::kNeverSeen) ==
+                  static_cast<int>(kvcache::MissReason::kNeverSeen) &&
+              static_cast<int>(CacheMiss::kEvicted) ==
+                  static_cast<int>(kvcache::MissReason::kEvicted) &&
+              kvcache::kMissReasons == 6);
+
 std::string_view to_string(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop:

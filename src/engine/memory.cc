@@ -103,23 +103,35 @@ Result<StatePlan> plan_state(const EngineConfig& config, std::span<const kvcache
   plan.max_running = static_cast<int32_t>(running);
   plan.n_slots = slot > 0 ? running : 0;
   const uint64_t private_bytes = plan.n_slots * slot;
-  if (budget < private_bytes + block)
-    return misfit("engine.kv_bytes",
-                  fmt::format("at least {} bytes, the state of one sequence of {} tokens",
-                              private_bytes + block, kBlockTokens),
-                  budget);
+  // What is set aside of it by itself never costs the context that one sequence may have.
   const int32_t wanted = config.context_tokens > 0 ? config.context_tokens : model_context;
   const uint64_t per_sequence = kvcache::blocks_for(wanted);
-  const uint64_t affordable = block > 0 ? (budget - private_bytes) / block : running * per_sequence;
+  const uint64_t least = private_bytes + per_sequence * block;
+  const uint64_t by_itself = budget > least ? std::min(budget / 8, (budget - least) / 2) : 0;
+  plan.park_bytes = config.park_bytes >= 0 ? static_cast<uint64_t>(config.park_bytes) : by_itself;
+  uint64_t snapshots = 0;
+  if (slot > 0 && config.prefix_cache)
+    snapshots =
+        config.snapshot_bytes >= 0 ? static_cast<uint64_t>(config.snapshot_bytes) : by_itself;
+  // Beyond what can run at once, room for prefixes that come again; a snapshot per block at most.
+  const uint64_t most = running * per_sequence * (config.prefix_cache ? 4 : 1);
+  plan.n_snapshots = slot > 0 ? std::min(snapshots / slot, most) : 0;
+  const uint64_t aside = private_bytes + plan.n_snapshots * slot + plan.park_bytes;
+  if (budget < aside + block)
+    return misfit("engine.kv_bytes",
+                  fmt::format("at least {} bytes, the state of one sequence of {} tokens",
+                              aside + block, kBlockTokens),
+                  budget);
+  const uint64_t affordable = block > 0 ? (budget - aside) / block : running * per_sequence;
   if (config.context_tokens > 0 && affordable < per_sequence)
     return misfit("engine.kv_bytes",
                   fmt::format("at least {} bytes for a context of {} tokens",
-                              private_bytes + per_sequence * block, wanted),
+                              aside + per_sequence * block, wanted),
                   budget);
-  plan.n_blocks = std::min(affordable, running * per_sequence);
+  plan.n_blocks = std::min(affordable, most);
   plan.context_tokens = static_cast<int32_t>(
       std::min<uint64_t>(static_cast<uint64_t>(wanted), plan.n_blocks * kBlockTokens));
-  plan.bytes = plan.n_blocks * block + private_bytes;
+  plan.bytes = plan.n_blocks * block + private_bytes + plan.n_snapshots * slot;
   return plan;
 }
 

@@ -16,9 +16,10 @@ uint64_t available_memory();
 
 struct StatePlan {
   int32_t context_tokens = 0;  // largest prompt + output
-  size_t n_blocks = 0, n_slots = 0;
+  size_t n_blocks = 0, n_slots = 0, n_snapshots = 0;
   int32_t max_running = 0;
-  uint64_t bytes = 0;  // of the arena
+  uint64_t bytes = 0;       // of the arena: blocks, slots, snapshots
+  uint64_t park_bytes = 0;  // beside it, when requests step aside; together within the budget
 };
 
 // Errors: kInvalidArgument naming the setting that does not fit, with the value that would.

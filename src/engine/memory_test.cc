@@ -16,12 +16,16 @@ constexpr uint64_t kLots = uint64_t{1} << 40;
 TEST(PlanState, WholeContextForEveryoneWhenMemoryIsThere) {
   EngineConfig c;
   c.max_running = 4;
+  c.prefix_cache = false;
   const StatePlan p = plan_state(c, kDense, 1000, kLots).value();
   EXPECT_EQ(p.context_tokens, 1000);
   EXPECT_EQ(p.n_blocks, 4u * 16);
   EXPECT_EQ(p.n_slots, 0u);
   EXPECT_EQ(p.max_running, 4);
   EXPECT_EQ(p.bytes, 64u * 64000);
+  // With a prefix cache there is room for four times as much: prefixes that may come again.
+  c.prefix_cache = true;
+  EXPECT_EQ(plan_state(c, kDense, 1000, kLots).value().n_blocks, 4u * 4 * 16);
 }
 
 TEST(PlanState, DefaultBudgetIsHalfOfTheFreeMemory) {
@@ -35,8 +39,9 @@ TEST(PlanState, BudgetIsHonoured) {
     EngineConfig c;
     c.kv_bytes = budget;
     const StatePlan p = plan_state(c, kDense, 8192, kLots).value();
-    EXPECT_LE(p.bytes, static_cast<uint64_t>(budget));
-    EXPECT_GT(p.bytes + 64000, static_cast<uint64_t>(std::min<int64_t>(budget, 64 * 128 * 64000)));
+    EXPECT_LE(p.bytes + p.park_bytes, static_cast<uint64_t>(budget));
+    EXPECT_GT(p.bytes + p.park_bytes + 64000,
+              static_cast<uint64_t>(std::min<int64_t>(budget, 64 * 128 * 64000)));
   }
 }
 
@@ -47,6 +52,24 @@ TEST(PlanState, PrivateStateIsCountedPerSequence) {
   EXPECT_EQ(p.n_slots, 32u);  // at most half of the budget
   EXPECT_EQ(p.max_running, 32);
   EXPECT_LE(p.bytes, 64u * 6400);
+}
+
+TEST(PlanState, WhatIsSetAsideIsPartOfTheBudget) {
+  EngineConfig c;
+  c.kv_bytes = 64 << 20;
+  const StatePlan p = plan_state(c, kRings, 1000, kLots).value();
+  EXPECT_EQ(p.park_bytes, (64u << 20) / 8);
+  EXPECT_EQ(p.n_snapshots, (64u << 20) / 8 / 6400);
+  EXPECT_LE(p.bytes + p.park_bytes, 64u << 20);
+  c.park_bytes = 0;
+  c.snapshot_bytes = 6400 * 10;
+  const StatePlan q = plan_state(c, kRings, 1000, kLots).value();
+  EXPECT_EQ(q.park_bytes, 0u);
+  EXPECT_EQ(q.n_snapshots, 10u);
+  c.prefix_cache = false;
+  EXPECT_EQ(plan_state(c, kRings, 1000, kLots).value().n_snapshots, 0u);
+  c.park_bytes = 64 << 20;
+  EXPECT_EQ(plan_state(c, kRings, 1000, kLots).error().where, "engine.kv_bytes");
 }
 
 TEST(PlanState, SaysWhichSettingDoesNotFit) {

@@ -36,6 +36,7 @@ auto find_in(std::vector<std::unique_ptr<Sequence>>& list, const Sequence* seque
 // The largest n for which rows begin … begin + n - 1 look at no more than `budget` positions.
 int32_t rows_within(int64_t budget, int32_t begin) {
   if (budget <= 0) return 0;
+  budget = std::min(budget, int64_t{1} << 53);  // so that nothing below overflows
   const double b = 2.0 * begin + 1;
   auto n = static_cast<int64_t>((std::sqrt(b * b + 8.0 * static_cast<double>(budget)) - b) / 2);
   const auto cost = [begin](int64_t rows) { return rows * begin + rows * (rows + 1) / 2; };
@@ -46,8 +47,9 @@ int32_t rows_within(int64_t budget, int32_t begin) {
 
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerLimits& limits, Parking* parking)
-    : limits_(limits), parking_(parking), blocks_(limits.n_blocks), slots_(limits.n_slots) {
+Scheduler::Scheduler(const SchedulerLimits& limits, kvcache::CacheManager& cache,
+                     StateKeeper& keeper)
+    : limits_(limits), cache_(cache), keeper_(keeper) {
   DEEPMINT_CHECK(limits.max_running > 0 && limits.step_rows >= limits.max_running &&
                  limits.step_logit_rows >= limits.max_running && limits.step_attention > 0);
   running_.reserve(limits.max_running);
@@ -59,7 +61,7 @@ Scheduler::Scheduler(const SchedulerLimits& limits, Parking* parking)
 }
 
 bool Scheduler::can_ever_fit(int32_t positions) const {
-  return blocks_for(positions) <= blocks_.total();
+  return cache_.can_ever_fit(blocks_for(positions));
 }
 
 void Scheduler::enqueue(std::unique_ptr<Sequence> sequence) {
@@ -77,38 +79,82 @@ Sequence* Scheduler::next_to_start() const {
   return waiting == nullptr || parked->class_index() <= waiting->class_index() ? parked : waiting;
 }
 
+// Everything that the sequence may come to need, with what the cache has of it; or nothing.
 bool Scheduler::take_memory(Sequence& next) {
-  if (running_.size() + draining_.size() >= limits_.max_running) return false;
-  if (limits_.n_slots > 0 && slots_.free() == 0) return false;
-  const size_t need = blocks_for(next.positions_needed());
-  if (!blocks_.reserve(need)) return false;
-  next.blocks_reserved = need;
-  next.blocks.reserve(need);
-  if (limits_.n_slots > 0) next.slot = slots_.take();
-  while (next.blocks.size() <
-         blocks_for(next.computed)) {  // a saved state brings its positions along
-    next.blocks.push_back(blocks_.take_reserved());
-    --next.blocks_reserved;
+  kvcache::Match match;
+  size_t wanted = 0;
+  if (next.may_reuse && next.computed == 0) {
+    wanted = kvcache::reusable_blocks(static_cast<size_t>(next.prompt_tokens));
+    match = cache_.match(next.chain.first_blocks(wanted), next.prompt(), now_);
   }
+  const size_t need = blocks_for(next.positions_needed());
+  if (cache_.acquire(next.lease, match, need - match.hit_blocks, now_, wanted) !=
+      kvcache::Acquired::kYes)
+    return false;
+  while (next.blocks().size() < blocks_for(next.computed))
+    cache_.take(next.lease);  // a saved state brings its positions along
+  next.miss = match.reason;
+  keeper_.begin(next, match);
+  DEEPMINT_CHECK(next.granted == next.computed);
+  if (match.hit_blocks < wanted) follow(next);
   return true;
+}
+
+// ---------------------------------------------------------------- one computes, others follow
+
+// Looks for a running sequence that is about to compute the next block that this one misses. It
+// does not follow another itself, so nobody waits in a circle, and is of no lower class.
+void Scheduler::follow(Sequence& next) {
+  const size_t have = next.blocks().size();
+  const auto mine =
+      next.chain.first_blocks(kvcache::reusable_blocks(static_cast<size_t>(next.prompt_tokens)));
+  for (const auto& s : running_) {
+    if (s.get() == &next || s->leader != nullptr || !s->may_publish || s->ending ||
+        s->computed >= s->prompt_tokens || s->class_index() > next.class_index())
+      continue;
+    const auto theirs = s->chain.full_blocks();
+    size_t shared = have;
+    while (shared < mine.size() && shared < theirs.size() && theirs[shared] == mine[shared])
+      ++shared;
+    if (shared == have || (have > 0 && theirs[have - 1] != mine[have - 1])) continue;
+    next.leader = s.get();
+    next.shared_blocks = shared;
+    ++followers_;
+    // Two that go apart here: a boundary at which others will come back to (a common prefix).
+    const auto at = static_cast<int32_t>(shared * kBlockTokens);
+    if (s->snapshot_at > at && s->granted <= at && s->snapshot_from <= at) s->snapshot_at = at;
+    return;
+  }
+}
+
+bool Scheduler::leader_is_done(const Sequence& s) const {
+  const Sequence& leader = *s.leader;
+  return leader.lease.published() >= s.shared_blocks || leader.computed >= leader.prompt_tokens;
+}
+
+void Scheduler::leave_followers(const Sequence& leader) {
+  if (followers_ == 0) return;
+  for (const auto& s : running_)
+    if (s->leader == &leader) s->shared_blocks = 0, s->leader = s.get();  // looks again
 }
 
 // Lets the last of lower classes step aside until `next` fits, unless all of them would not do.
 bool Scheduler::make_room(const Sequence& next) {
-  if (parking_ == nullptr) return false;
   size_t places =
       limits_.max_running - std::min(limits_.max_running, running_.size() + draining_.size());
-  size_t free = blocks_.available(), slots = slots_.free();
+  const kvcache::CacheReport report = cache_.report();
+  size_t free = report.blocks_free + report.blocks_cached - report.blocks_reserved;
+  size_t slots = report.slots_total - report.slots_used;
   const size_t need = blocks_for(next.positions_needed());
   const auto fits = [&] {
-    return places > 0 && free >= need && (limits_.n_slots == 0 || slots > 0);
+    return places > 0 && free >= need && (report.slots_total == 0 || slots > 0);
   };
   size_t victims = 0;
   for (auto it = running_.rbegin(); it != running_.rend() && !fits(); ++it, ++victims) {
     const Sequence& s = **it;
     if (s.class_index() <= next.class_index()) return false;
     ++places, ++slots;
-    free += s.blocks.size() + s.blocks_reserved;
+    free += s.blocks().size() + s.lease.reserved();
   }
   if (!fits()) return false;
   bool quiet = true;
@@ -118,7 +164,7 @@ bool Scheduler::make_room(const Sequence& next) {
     quiet = quiet && !in_flight(s);
   }
   if (!quiet) return false;  // at the next plan their last step will have ended
-  while (victims > 0 && preempt(running_.back().get())) --victims;
+  while (victims > 0 && preempt(running_.back().get(), now_)) --victims;
   for (size_t i = 0; i < victims; ++i)  // no room to keep their state: they go on
     running_[running_.size() - 1 - i]->yields = false;
   return victims == 0;
@@ -128,7 +174,8 @@ void Scheduler::start_waiting() {
   blocked_ = false;
   for (const auto& s : running_) s->yields = false;
   while (Sequence* next = next_to_start()) {
-    if (!take_memory(*next) && !(make_room(*next) && take_memory(*next))) {
+    const bool place = running_.size() + draining_.size() < limits_.max_running;
+    if (!(place && take_memory(*next)) && !(make_room(*next) && take_memory(*next))) {
       blocked_ = true;
       return;
     }
@@ -144,37 +191,31 @@ void Scheduler::start_waiting() {
   }
 }
 
-bool Scheduler::preempt(Sequence* sequence) {
+bool Scheduler::preempt(Sequence* sequence, Clock::time_point now) {
   const auto it = find_in(running_, sequence);
-  if (it == running_.end() || parking_ == nullptr || in_flight(**it) || (*it)->ending ||
-      !parking_->park(**it))
-    return false;
+  if (it == running_.end() || in_flight(**it) || (*it)->ending || !keeper_.park(**it)) return false;
   std::unique_ptr<Sequence> s = std::move(*it);
   running_.erase(it);
-  release(*s);
+  leave_followers(*s);
+  if (s->leader != nullptr) s->leader = nullptr, --followers_;
+  cache_.release(s->lease, now);
   s->yields = false;
   insert_in_order(parked_, std::move(s));
   return true;
 }
 
-void Scheduler::release(Sequence& s) {
-  for (auto block = s.blocks.rbegin(); block != s.blocks.rend(); ++block) blocks_.release(*block);
-  s.blocks.clear();
-  blocks_.unreserve(s.blocks_reserved);
-  s.blocks_reserved = 0;
-  if (s.slot != kNoSlot) slots_.release(s.slot);
-  s.slot = kNoSlot;
-}
-
-void Scheduler::finish(Sequence* sequence) {
+void Scheduler::finish(Sequence* sequence, Clock::time_point now) {
   if (const auto it = find_in(running_, sequence); it != running_.end()) {
-    waiting_.ended(*sequence);
-    if (in_flight(**it)) {
-      draining_.push_back(std::move(*it));
-    } else {
-      release(**it);
-    }
+    std::unique_ptr<Sequence> s = std::move(*it);
     running_.erase(it);
+    waiting_.ended(*s);
+    leave_followers(*s);
+    if (s->leader != nullptr) --followers_;
+    if (in_flight(*s)) {
+      draining_.push_back(std::move(s));
+    } else {
+      cache_.release(s->lease, now);
+    }
     return;
   }
   if (const auto it = find_in(parked_, sequence); it != parked_.end()) {
@@ -195,11 +236,8 @@ void Scheduler::grant(Sequence& sequence, int32_t count) {
   const int32_t end = sequence.length() + sequence.in_flight;
   g.sample = sequence.granted + count == end && end < sequence.limit;
   g.all_logits = sequence.request.want_prompt_logits && !sequence.decoding();
-  while (sequence.blocks.size() < blocks_for(sequence.granted + count)) {
-    DEEPMINT_CHECK(sequence.blocks_reserved > 0);
-    sequence.blocks.push_back(blocks_.take_reserved());
-    --sequence.blocks_reserved;
-  }
+  while (sequence.blocks().size() < blocks_for(sequence.granted + count))
+    cache_.take(sequence.lease);
   sequence.granted += count;
   sequence.in_flight += g.sample ? 1 : 0;
   sequence.last_step = step_;
@@ -215,6 +253,8 @@ void Scheduler::grant_prompt(Sequence& sequence) {
   if (sequence.request.want_prompt_logits) room = std::min(room, logit_room);
   if (room == 0 || logit_room == 0) return;
   int32_t count = static_cast<int32_t>(std::min(room, static_cast<size_t>(sequence.pending())));
+  if (sequence.snapshot_at > sequence.granted)
+    count = std::min(count, sequence.snapshot_at - sequence.granted);
   const int32_t visible = rows_within(limits_.step_attention - plan_->attention, sequence.granted);
   const bool first = plan_->attention == 0;
   count = std::min(count, first ? std::max(visible, kLeastChunk) : visible);
@@ -223,8 +263,9 @@ void Scheduler::grant_prompt(Sequence& sequence) {
   waiting_.served(sequence);
 }
 
-const StepPlan& Scheduler::plan() {
+const StepPlan& Scheduler::plan(Clock::time_point now) {
   DEEPMINT_CHECK(step_ - retired_ <= 1);
+  now_ = now;
   plan_ = &plans_[++step_ % 2];
   plan_->step = step_;
   plan_->grants.clear();
@@ -232,12 +273,39 @@ const StepPlan& Scheduler::plan() {
   plan_->rows = plan_->logit_rows = 0;
   plan_->attention = 0;
   start_waiting();
+  for (size_t i = 0; followers_ > 0 && i < running_.size();) {
+    Sequence& s = *running_[i];
+    if (s.leader == nullptr || !leader_is_done(s)) {
+      ++i;
+      continue;
+    }
+    // Gives back what it has and takes more of it from the cache: that needs no more than it held,
+    // unless what it held is no longer found (blocks whose hashes collide). Then it waits again.
+    s.leader = nullptr, --followers_;
+    cache_.release(s.lease, now);
+    s.computed = s.granted = 0;
+    if (take_memory(s)) {
+      if (s.leader == nullptr) plan_->admitted.push_back(&s);
+      ++i;
+    } else {
+      DEEPMINT_CHECK(keeper_.park(s));  // there is nothing to keep
+      std::unique_ptr<Sequence> back = std::move(running_[i]);
+      running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
+      std::erase(plan_->admitted, back.get());
+      insert_in_order(parked_, std::move(back));
+    }
+  }
   const auto one_row = [](const Sequence& s) { return s.decoding() && s.pending() == 1; };
   for (const auto& s : running_)
     if (one_row(*s) && !s->yields && !s->ending) grant(*s, 1);
   plan_->attention = 0;  // decode never waits for prefill, and does not use up its budget
+  const auto wants_rows = [this](const Sequence& s) {
+    return s.pending() > 0 && s.last_step != step_ && !s.yields && !s.ending && s.leader == nullptr;
+  };
+  for (const auto& s : running_)  // replays are short, and all that is between a hit and its reply
+    if (wants_rows(*s) && s->granted < s->hit) grant_prompt(*s);
   for (const auto& s : running_)
-    if (s->pending() > 0 && s->last_step != step_ && !s->yields && !s->ending) grant_prompt(*s);
+    if (wants_rows(*s)) grant_prompt(*s);
   return *plan_;
 }
 
@@ -256,21 +324,33 @@ void Scheduler::withdraw(const Sequence& sequence, const StepPlan& plan) {
   plan_->grants.erase(it);
 }
 
-void Scheduler::retire(const StepPlan& plan, bool ran) {
+void Scheduler::retire(const StepPlan& plan, bool ran, Clock::time_point now) {
   DEEPMINT_CHECK(plan.step > retired_);
+  now_ = now;
   retired_ = plan.step;
   if (ran)
     for (const Grant& g : plan.grants) {
-      DEEPMINT_CHECK(g.sequence->computed == g.begin);
-      g.sequence->computed += g.count;
+      Sequence& s = *g.sequence;
+      DEEPMINT_CHECK(s.computed == g.begin);
+      s.computed += g.count;
+      if (s.may_publish && s.state != RequestState::kDone) publish(s);
     }
   for (Grant& g : plans_[plan.step % 2].grants)
     if (g.sequence->state == RequestState::kDone) g.sequence = nullptr;
-  std::erase_if(draining_, [this](std::unique_ptr<Sequence>& s) {
+  std::erase_if(draining_, [&](std::unique_ptr<Sequence>& s) {
     if (in_flight(*s)) return false;
-    release(*s);
+    cache_.release(s->lease, now);
     return true;
   });
+}
+
+// Blocks that are full now are everybody's.
+void Scheduler::publish(Sequence& s) {
+  const auto full = static_cast<size_t>(s.computed) / kBlockTokens;
+  if (full <= s.lease.published()) return;
+  if (const size_t hashed = s.chain.tokens(); hashed < full * kBlockTokens)
+    s.chain.append(s.tokens.known().subspan(hashed, full * kBlockTokens - hashed));
+  cache_.publish(s.lease, s.chain.first_blocks(full), s.tokens.known(), now_);
 }
 
 }  // namespace deepmint

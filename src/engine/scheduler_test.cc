@@ -8,6 +8,7 @@
 #include <random>
 
 #include "engine/queue_model.h"
+#include "kvcache/seq_state.h"
 #include "support/counting_new.h"
 #include "support/test_seed.h"
 
@@ -29,6 +30,7 @@ struct Wish {
   std::string key = {};
   double weight = 1;
   int64_t deadline_ms = 0;  // 0: none
+  bool shares = false;      // takes part in the prefix cache
 };
 
 std::unique_ptr<Sequence> sequence(uint64_t id, const Wish& wish) {
@@ -45,11 +47,16 @@ std::unique_ptr<Sequence> sequence(uint64_t id, const Wish& wish) {
   if (wish.deadline_ms > 0)
     s->request.deadline = Clock::time_point(std::chrono::milliseconds(wish.deadline_ms));
   s->cost = wish.prompt + 2.0 * wish.output;
+  s->lease = kvcache::Lease(kvcache::blocks_for(s->positions_needed()));
+  s->chain = kvcache::HashChain({.model_fingerprint = 1});
+  s->chain.reserve(static_cast<size_t>(s->limit));
+  s->chain.append(ids);
+  s->may_reuse = s->may_publish = wish.shares;
   return s;
 }
 
-// Keeps states as a count of bytes.
-class ShelfParking : public Parking {
+// Keeps states as a count.
+class ShelfKeeper : public StateKeeper {
  public:
   bool park(Sequence& s) override {
     if (room == 0) return false;
@@ -59,20 +66,39 @@ class ShelfParking : public Parking {
     parked.push_back(s.control->id);
     return true;
   }
+  void begin(Sequence& s, const kvcache::Match& match) override {
+    if (s.computed > 0) return;  // it comes back
+    s.hit = s.computed = s.granted = static_cast<int32_t>(match.hit_blocks) * kBlockTokens;
+  }
   int room = 1000;
   std::vector<uint64_t> parked;
 };
 
+struct Memory {
+  size_t blocks = 1000, slots = 0;
+};
+
+std::unique_ptr<kvcache::CacheManager> cache_of(const Memory& memory) {
+  kvcache::CacheSetup setup;
+  setup.parts = {{"kv", kvcache::PartFamily::kGlobal, 64}};
+  if (memory.slots > 0) setup.parts.push_back({"ring", kvcache::PartFamily::kPrivate, 64});
+  setup.n_blocks = memory.blocks;
+  setup.n_slots = memory.slots;
+  return std::move(*kvcache::CacheManager::create(std::move(setup)));
+}
+
 // A scheduler whose steps cost nothing; every token is 1.
 class Simulation {
  public:
-  explicit Simulation(const SchedulerLimits& limits) : scheduler(limits, &parking) {}
+  explicit Simulation(const SchedulerLimits& limits, const Memory& memory = {})
+      : cache(cache_of(memory)), scheduler(limits, *cache, parking) {}
 
   void add(uint64_t id, const Wish& wish) { scheduler.enqueue(sequence(id, wish)); }
+  const StepPlan& plan() { return scheduler.plan(now); }
 
   // (id, begin, count) of each grant.
   std::vector<std::tuple<uint64_t, int32_t, int32_t>> step() {
-    const StepPlan& plan = scheduler.plan();
+    const StepPlan& plan = scheduler.plan(now);
     for (Sequence* s : plan.admitted) started.push_back(s->control->id), s->parked = false;
     std::vector<std::tuple<uint64_t, int32_t, int32_t>> rows;
     for (const Grant& g : plan.grants) {
@@ -84,7 +110,7 @@ class Simulation {
   }
 
   void finish(const StepPlan& plan) {
-    scheduler.retire(plan, true);
+    scheduler.retire(plan, true, now);
     std::vector<Sequence*> ended;
     for (const Grant& g : plan.grants) {
       if (g.sequence == nullptr) continue;
@@ -99,30 +125,34 @@ class Simulation {
     for (Sequence* s : ended) {
       done.push_back(s->control->id);
       s->state = RequestState::kDone;
-      scheduler.finish(s);
+      scheduler.finish(s, now);
     }
   }
 
   void run() {
     for (int i = 0; i < 100'000 && !scheduler.idle(); ++i) step();
     EXPECT_TRUE(scheduler.idle());
-    EXPECT_EQ(scheduler.blocks().free(), scheduler.blocks().total());
-    EXPECT_EQ(scheduler.blocks().reserved(), 0u);
-    EXPECT_EQ(scheduler.slots().free(), scheduler.slots().total());
+    EXPECT_EQ(free_blocks(), cache->report().blocks_total);
+    EXPECT_EQ(cache->report().blocks_reserved, 0u);
+    EXPECT_EQ(cache->report().slots_used, 0u);
+    EXPECT_TRUE(cache->check()) << cache->check().error().str();
   }
 
-  ShelfParking parking;
+  size_t free_blocks() const { return cache->report().blocks_free + cache->report().blocks_cached; }
+
+  Clock::time_point now{};
+  ShelfKeeper parking;
+  std::unique_ptr<kvcache::CacheManager> cache;
   Scheduler scheduler;
   std::vector<uint64_t> started, done;
   std::map<uint64_t, int64_t> served;
 };
 
-SchedulerLimits limits(size_t running, size_t rows, size_t blocks = 1000) {
+SchedulerLimits limits(size_t running, size_t rows) {
   SchedulerLimits l;
   l.max_running = running;
   l.step_rows = rows;
   l.step_logit_rows = std::max(running, rows);
-  l.n_blocks = blocks;
   return l;
 }
 
@@ -151,7 +181,7 @@ TEST(Scheduler, KeysOfOneClassShareByCost) {
 }
 
 TEST(Scheduler, WeightsAreProportions) {
-  Simulation s(limits(1, 64, 100'000));
+  Simulation s(limits(1, 64), {.blocks = 100'000});
   for (uint64_t id = 0; id < 400; ++id) {
     s.add(1000 + id, {.key = "three", .weight = 3});
     s.add(2000 + id, {.key = "one"});
@@ -222,9 +252,9 @@ TEST(Scheduler, ForgetsKeys) {
 // ---------------------------------------------------------------- budgets
 
 TEST(Scheduler, ALongPromptDoesNotHoldUpDecoding) {
-  SchedulerLimits l = limits(4, 512, 100'000);
+  SchedulerLimits l = limits(4, 512);
   l.step_attention = 512 * 1000;
-  Simulation s(l);
+  Simulation s(l, {.blocks = 100'000});
   s.add(1, {.prompt = 10, .output = 10'000});
   s.step();
   s.add(2, {.prompt = 100'000, .output = 1});
@@ -247,6 +277,14 @@ TEST(Scheduler, ALongPromptDoesNotHoldUpDecoding) {
     }
     position += count;
   }
+}
+
+TEST(Scheduler, WithoutAnAttentionBudgetRowsAreTheOnlyLimit) {
+  SchedulerLimits l = limits(4, 512);
+  l.step_attention = std::numeric_limits<int64_t>::max();
+  Simulation s(l);
+  s.add(1, {.prompt = 5000});
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(std::get<2>(s.step()[0]), 512);
 }
 
 TEST(Scheduler, PromptsShareTheAttentionBudgetInOrder) {
@@ -285,13 +323,13 @@ TEST(Scheduler, LowerClassesStepAsideFromTheBackAndComeBackFirst) {
 }
 
 TEST(Scheduler, NobodyStepsAsideInVain) {
-  Simulation s(limits(8, 512, 10));
+  Simulation s(limits(8, 512), {.blocks = 10});
   s.add(1, {.prompt = 64 * 6, .output = 60, .request_class = RequestClass::kAgent});
   s.add(2, {.prompt = 64 * 2, .output = 60, .request_class = RequestClass::kBatch});
   s.step();
   // Needs eight blocks; the batch request holds three, which is not enough while the agent runs.
   s.add(3, {.prompt = 64 * 8, .request_class = RequestClass::kAgent});
-  const StepPlan& plan = s.scheduler.plan();
+  const StepPlan& plan = s.plan();
   EXPECT_TRUE(s.parking.parked.empty());
   EXPECT_TRUE(s.scheduler.blocked());
   s.finish(plan);
@@ -315,9 +353,9 @@ TEST(Scheduler, AVictimWithARowInFlightStepsAsideOneStepLater) {
   Simulation s(limits(1, 64));
   s.add(1, {.output = 20, .request_class = RequestClass::kBatch});
   s.step();
-  const StepPlan& first = s.scheduler.plan();
+  const StepPlan& first = s.plan();
   s.add(2, {});
-  const StepPlan& second = s.scheduler.plan();
+  const StepPlan& second = s.plan();
   EXPECT_EQ(second.rows, 0u);
   EXPECT_TRUE(s.parking.parked.empty());
   s.finish(first);
@@ -332,21 +370,21 @@ TEST(Scheduler, AVictimWithARowInFlightStepsAsideOneStepLater) {
 TEST(Scheduler, AStepAheadIsPlannedFromUpperBounds) {
   Simulation s(limits(2, 64));
   s.add(1, {.prompt = 60, .output = 10});
-  const StepPlan& a = s.scheduler.plan();
-  const StepPlan& b = s.scheduler.plan();  // its first token is not known yet
+  const StepPlan& a = s.plan();
+  const StepPlan& b = s.plan();  // its first token is not known yet
   ASSERT_EQ(b.grants.size(), 1u);
   EXPECT_EQ(b.grants[0].begin, 60);
   EXPECT_TRUE(b.grants[0].sample);
   Sequence* one = b.grants[0].sequence;
   // It ends with its first token: blocks are held until the second step is retired.
-  s.scheduler.retire(a, true);
+  s.scheduler.retire(a, true, s.now);
   one->tokens.append_sampled(1);
   one->tokens.deliver();
   one->state = RequestState::kDone;
-  s.scheduler.finish(one);
-  EXPECT_LT(s.scheduler.blocks().free(), s.scheduler.blocks().total());
+  s.scheduler.finish(one, s.now);
+  EXPECT_LT(s.free_blocks(), s.cache->report().blocks_total);
   EXPECT_FALSE(s.scheduler.idle());
-  s.scheduler.retire(b, true);
+  s.scheduler.retire(b, true, s.now);
   EXPECT_EQ(b.grants[0].sequence, nullptr);
   s.run();
 }
@@ -355,10 +393,10 @@ TEST(Scheduler, WithdrawnRowsLeaveNothingBehind) {
   Simulation s(limits(2, 64));
   s.add(1, {.prompt = 30, .output = 10});
   s.add(2, {.prompt = 30, .output = 10});
-  const StepPlan& a = s.scheduler.plan();
-  const StepPlan& b = s.scheduler.plan();
+  const StepPlan& a = s.plan();
+  const StepPlan& b = s.plan();
   Sequence* one = a.grants[0].sequence;
-  s.scheduler.retire(a, true);
+  s.scheduler.retire(a, true, s.now);
   s.scheduler.withdraw(*one, b);
   EXPECT_EQ(b.rows, 1u);
   EXPECT_EQ(b.logit_rows, 1u);
@@ -367,9 +405,9 @@ TEST(Scheduler, WithdrawnRowsLeaveNothingBehind) {
   EXPECT_EQ(one->granted, 30);
   EXPECT_EQ(one->in_flight, 1);
   one->state = RequestState::kDone;
-  const size_t before = s.scheduler.blocks().free();
-  s.scheduler.finish(one);
-  EXPECT_GT(s.scheduler.blocks().free(), before);  // at once: no row of it is in flight
+  const size_t before = s.free_blocks();
+  s.scheduler.finish(one, s.now);
+  EXPECT_GT(s.free_blocks(), before);  // at once: no row of it is in flight
   Sequence* two = b.grants[0].sequence;
   two->tokens.append_sampled(1), two->tokens.deliver(), --two->in_flight;
   s.finish(b);
@@ -382,10 +420,9 @@ TEST(Scheduler, RandomLoadsEndWithNothingHeld) {
   const uint64_t base = testing::test_seed();
   for (uint64_t round = 0; round < 40; ++round) {
     std::mt19937_64 rng(base + round);
-    SchedulerLimits l = limits(1 + rng() % 8, 8 + rng() % 200, 8 + rng() % 30);
+    SchedulerLimits l = limits(1 + rng() % 8, 8 + rng() % 200);
     l.step_attention = static_cast<int64_t>(1 + rng() % 20'000);
-    l.n_slots = rng() % 2 == 0 ? 0 : l.max_running;
-    Simulation s(l);
+    Simulation s(l, {.blocks = 8 + rng() % 30, .slots = rng() % 2 == 0 ? 0 : l.max_running});
     s.parking.room = static_cast<int>(rng() % 20);
     uint64_t id = 0;
     while (id < 60 || !s.scheduler.idle()) {
@@ -394,12 +431,14 @@ TEST(Scheduler, RandomLoadsEndWithNothingHeld) {
                      .output = static_cast<int32_t>(1 + rng() % 100),
                      .request_class = static_cast<RequestClass>(rng() % 3),
                      .key = std::string(1, static_cast<char>('a' + rng() % 4)),
-                     .deadline_ms = static_cast<int64_t>(rng() % 5)});
+                     .deadline_ms = static_cast<int64_t>(rng() % 5),
+                     .shares = rng() % 2 == 0});
       if (s.scheduler.idle()) continue;
       const auto rows = s.step();
       ASSERT_FALSE(rows.empty()) << "seed " << base + round;
       if (rng() % 10 == 0 && !s.scheduler.running().empty())
-        s.scheduler.preempt(s.scheduler.running()[rng() % s.scheduler.running().size()].get());
+        s.scheduler.preempt(s.scheduler.running()[rng() % s.scheduler.running().size()].get(),
+                            s.now);
     }
     EXPECT_EQ(s.done.size(), 60u);
     s.run();
@@ -407,17 +446,46 @@ TEST(Scheduler, RandomLoadsEndWithNothingHeld) {
 }
 
 TEST(Scheduler, PlansAllocateNothing) {
-  Simulation s(limits(256, 512, 100'000));
+  Simulation s(limits(256, 512), {.blocks = 100'000});
   for (uint64_t id = 0; id < 256; ++id) s.add(id, {.prompt = 8, .output = 3000});
   for (int i = 0; i < 10; ++i) s.step();
   for (int i = 0; i < 300; ++i) {
     const uint64_t before = testing::allocations();
-    const StepPlan& plan = s.scheduler.plan();
-    s.scheduler.retire(plan, true);
+    const StepPlan& plan = s.plan();
+    s.scheduler.retire(plan, true, s.now);
     ASSERT_EQ(testing::allocations(), before);
     for (const Grant& g : plan.grants)
       g.sequence->tokens.append_sampled(1), g.sequence->tokens.deliver(), --g.sequence->in_flight;
   }
+}
+
+// ---------------------------------------------------------------- one computes, others follow
+
+TEST(Scheduler, ManyBehindOnePromptComputeItOnce) {
+  Simulation s(limits(16, 512));
+  for (uint64_t id = 1; id <= 16; ++id) s.add(id, {.prompt = 2000, .output = 30, .shares = true});
+  s.run();
+  int64_t rows = 0;
+  for (const auto& [id, n] : s.served) rows += n;
+  // One prompt, what no block holds of the others (2000 = 31 blocks + 16), and the replies.
+  EXPECT_EQ(rows, 2000 + 15 * 16 + 16 * 29);
+}
+
+TEST(Scheduler, FollowersGoOnWhenTheirLeaderLeaves) {
+  Simulation s(limits(4, 100));
+  for (uint64_t id = 1; id <= 3; ++id) s.add(id, {.prompt = 1000, .output = 5, .shares = true});
+  s.step(), s.step();
+  EXPECT_EQ(s.served[2], 0);
+  Sequence* leader = s.scheduler.running()[0].get();
+  leader->state = RequestState::kDone;
+  s.scheduler.finish(leader, s.now);
+  s.step();
+  EXPECT_EQ(s.scheduler.running()[0]->hit, 192);  // three blocks were there
+  EXPECT_GT(s.served[2], 0);
+  EXPECT_EQ(s.served[3], 0);  // follows the next
+  ASSERT_TRUE(s.scheduler.preempt(s.scheduler.running()[0].get(), s.now));
+  s.run();
+  EXPECT_EQ(s.done.size(), 2u);
 }
 
 // ---------------------------------------------------------------- states

@@ -13,6 +13,7 @@
 #include "core/clock.h"
 #include "deepmint/engine.h"
 #include "engine/request_state.h"
+#include "kvcache/cache_manager.h"
 #include "model/model.h"
 
 namespace deepmint {
@@ -60,8 +61,11 @@ struct Sequence {
 
   TokenTimeline tokens;  // prompt, then output
   int32_t prompt_tokens = 0;
-  Model::PromptTail tail;  // rows of the prompt that need not run the whole model
-  int32_t limit = 0;       // length at which generation ends with kLength
+  // Rows of the prompt that need not run the whole model. The private state at block boundaries
+  // from `exact_from` on is that of a full run all the same.
+  Model::PromptTail tail;
+  int32_t exact_from = 0;
+  int32_t limit = 0;  // length at which generation ends with kLength
 
   // How far it is. Positions [0, computed) are in the state parts; [0, granted) will be when the
   // steps that are planned have run; `in_flight` tokens have been asked for and not been delivered.
@@ -70,10 +74,24 @@ struct Sequence {
   int32_t in_flight = 0;
   uint64_t last_step = 0;  // the last plan with a row of it
 
-  std::vector<BlockId>
-      blocks;  // blocks[p / kBlockTokens] holds position p; room for all that may come
-  size_t blocks_reserved = 0;  // set aside in the pool, not yet in `blocks`
-  SlotId slot = kNoSlot;
+  // What it holds in the cache, and who its blocks are. Both have room for all that may come.
+  kvcache::Lease lease;
+  kvcache::HashChain chain{kvcache::CacheIdentity{}};
+  bool may_reuse = false;    // what others computed; not when logits of cached positions are wanted
+  bool may_publish = false;  // not what came from outside
+  // A running sequence that is about to compute blocks that this one wants too: it waits for them.
+  Sequence* leader = nullptr;
+  size_t shared_blocks = 0;   // how many of its first blocks are the leader's
+  int32_t snapshot_at = 0;    // a chunk ends here and the private state is kept; 0: nowhere
+  int32_t snapshot_from = 0;  // before this position the private state is not that of a cold run
+
+  // How it begins after a prefix hit (Model::PrefixPlan): positions below `hit` are not written.
+  int32_t hit = 0;
+  int32_t window_floor = 0;
+  int32_t reused = 0, replayed = 0;  // prompt tokens, for Usage
+  int32_t counted_reused = 0;        // of those: in the engine's own count
+  bool mask_fed = false;
+  kvcache::MissReason miss = kvcache::MissReason::kNone;
 
   // Its place in the order: class, tag (fairness), deadline, arrival.
   uint64_t arrival = 0;
@@ -100,10 +118,11 @@ struct Sequence {
     return tokens.known().subspan(static_cast<size_t>(prompt_tokens));
   }
   int32_t length() const { return tokens.size(); }
+  std::span<const BlockId> blocks() const { return lease.blocks(); }
+  SlotId slot() const { return lease.slot(); }
+
   // Rows that no plan has yet, those of tokens that are still being sampled included.
-  int32_t pending() const {
-    return std::min(length() + in_flight, positions_needed()) - granted;
-  }
+  int32_t pending() const { return std::min(length() + in_flight, positions_needed()) - granted; }
   bool decoding() const { return length() + in_flight > prompt_tokens; }
   // Positions that the state must be able to hold: the last token that may come is never run.
   int32_t positions_needed() const { return limit > prompt_tokens ? limit - 1 : prompt_tokens; }

@@ -150,6 +150,39 @@ class Model {
                 "tail_keep_tokens");
   }
 
+  // What a cache has of a prompt: global state of positions below `hit`, and private state as it
+  // was at `snapshot` <= hit (0: none), with decoder rings as a full run has them or not.
+  struct PrefixHit {
+    int32_t hit = 0;
+    int32_t snapshot = 0;
+    bool decoder_exact = true;
+    bool bounded =
+        false;  // the request allows an approximation (GenerationRequest::bounded_replay)
+  };
+  // How the prompt goes on from there: from `begin` on, with these row fields. begin < hit: rows in
+  // between run again to rebuild private state.
+  struct PrefixPlan {
+    int32_t begin = 0;
+    bool from_snapshot = false;  // the private state at `begin` must be restored
+    int32_t window_floor = 0;
+    bool exact = true;  // false: what comes of it is this request's approximation
+  };
+  // `tail` is that of the request; `approximate_tail`: it chose a bounded one.
+  virtual PrefixPlan plan_prefix(const PrefixHit& hit, int32_t prompt_tokens, PromptTail tail,
+                                 bool approximate_tail) const {
+    (void)prompt_tokens, (void)tail, (void)approximate_tail;
+    for (const StatePart& part : state_parts())
+      if (part.family == StatePart::Family::kPrivate)
+        return {.begin = hit.snapshot, .from_snapshot = hit.snapshot > 0};
+    return {.begin = hit.hit};
+  }
+  // The private state of a sequence that begins at `begin` without having run what comes before and
+  // without a snapshot: what follows from the ids alone. tokens: at least [0, begin).
+  virtual void begin_at(const SequenceRef& sequence, std::span<const PartMemory> state,
+                        std::span<const TokenId> tokens, int32_t begin) const {
+    (void)sequence, (void)state, (void)tokens, (void)begin;
+  }
+
   // Hints that these ids will come up soon, so that rows on disk can be fetched. Never blocks.
   virtual void prefetch(std::span<const TokenId> ids) { (void)ids; }
 

@@ -1,5 +1,8 @@
 #include "server/errors.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "core/json.h"
 #include "core/utf8.h"
 
@@ -68,7 +71,10 @@ ApiError api_error(const Error& error) {
     out.message = error.str();
     // A request field has no spaces; "byte 17" is a place in the text, not a field.
     if (row.status == 400 && error.where.find(' ') == std::string::npos) out.param = error.where;
+    // The engine knows how long its queue takes; others only that it is worth trying again.
     out.retry_after_s = row.retry_after_s;
+    if (row.retry_after_s > 0 && error.retry_after_s > 0)
+      out.retry_after_s = static_cast<int>(std::ceil(std::min(error.retry_after_s, 86'400.0)));
     return out;
   }
   return http_error(500, error.str());

@@ -77,6 +77,20 @@ std::string prometheus_text(const Metrics& metrics, const EngineStats& engine,
         static_cast<double>(engine.steps));
   e.one("deepmint:engine_refused_total", "counter", "Requests that the engine refused.",
         static_cast<double>(engine.refused));
+  e.one("deepmint:replayed_prompt_tokens_total", "counter",
+        "Of the cached prompt tokens: run again to rebuild window state.",
+        static_cast<double>(engine.replayed_tokens));
+  e.one("deepmint:cache_evictions_total", "counter", "Cached blocks that gave way to others.",
+        static_cast<double>(engine.cache_evictions));
+  e.one("deepmint:preempted_total", "counter", "Requests that stepped aside for a better class.",
+        static_cast<double>(engine.preempted));
+  e.family("deepmint:state_bytes", "gauge", "Memory for sequence state, by use.");
+  e.sample("deepmint:state_bytes", static_cast<double>(engine.bytes_running), "use=\"running\"");
+  e.sample("deepmint:state_bytes", static_cast<double>(engine.bytes_cached), "use=\"cached\"");
+  e.sample("deepmint:state_bytes", static_cast<double>(engine.bytes_snapshots),
+           "use=\"snapshots\"");
+  e.sample("deepmint:state_bytes", static_cast<double>(engine.parked_bytes), "use=\"parked\"");
+  e.sample("deepmint:state_bytes", static_cast<double>(engine.bytes_free), "use=\"free\"");
   e.family("deepmint:http_responses_total", "counter", "HTTP responses by class of status.");
   for (size_t kind = 1; kind < metrics.responses.size(); ++kind)
     e.sample("deepmint:http_responses_total", value(metrics.responses[kind]),

@@ -46,6 +46,24 @@ Result<Model::PromptTail> V41Model::bounded_prompt_tail(int32_t prompt_tokens,
   return PromptTail{.first_full = tail->first_kept, .layer_end = tail->layer_end};
 }
 
+// A snapshot where its decoder rings are those of a cold run of this request, or are not read; else
+// as many rows again as the mode asks for.
+Model::PrefixPlan V41Model::plan_prefix(const PrefixHit& hit, int32_t prompt_tokens,
+                                        PromptTail tail, bool approximate_tail) const {
+  const auto replay = plan_replay(
+      config_, {.mode = hit.bounded ? ReplayMode::kBounded : ReplayMode::kExact, .hit = hit.hit},
+      prompt_tokens);
+  if (hit.hit == 0 || !replay) return {};
+  const bool decoder_is_read = tail.first_full < hit.snapshot;
+  const bool cold_reads_less = approximate_tail && tail.first_full > 0;
+  if (hit.snapshot >= replay->begin && hit.snapshot > 0 &&
+      (!decoder_is_read || (hit.decoder_exact && !cold_reads_less)))
+    return {.begin = hit.snapshot, .from_snapshot = true};
+  return {.begin = replay->begin,
+          .window_floor = replay->window_floor,
+          .exact = !hit.bounded || replay->begin == 0};
+}
+
 Status V41Model::check(const StepInput& input, size_t n_logits) {
   const auto bad = [](size_t row, std::string message) {
     return fail(ErrorCode::kInvalidArgument, std::move(message), fmt::format("row {}", row));

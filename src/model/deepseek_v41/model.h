@@ -71,6 +71,12 @@ class V41Model : public Model {
 
   PromptTail exact_prompt_tail(int32_t prompt_tokens) const override;
   Result<PromptTail> bounded_prompt_tail(int32_t prompt_tokens, int32_t keep_tokens) const override;
+  PrefixPlan plan_prefix(const PrefixHit& hit, int32_t prompt_tokens, PromptTail tail,
+                         bool approximate_tail) const override;
+  void begin_at(const SequenceRef& sequence, std::span<const PartMemory> state,
+                std::span<const TokenId> tokens, int32_t begin) const override {
+    layout_.write_history(state, sequence, tokens, begin);
+  }
   // Engram rows of `ids`, read as consecutive text, are announced to the hints; rows of the first
   // ids, whose n-grams begin before them, are not.
   void prefetch(std::span<const TokenId> ids) override;

@@ -1,0 +1,215 @@
+// Prefixes of DeepSeek-V4.1 through the engine: global rows from the cache, window state from a
+// snapshot or by replay, and the bits of a cold run in every case.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "engine/engine_core.h"
+#include "engine/load.h"
+#include "model/deepseek_v41/synth.h"
+#include "support/collecting_sink.h"
+
+namespace deepmint {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Reply {
+  std::vector<TokenId> ids;
+  std::vector<float> logprobs;
+  Usage usage;
+  bool operator==(const Reply& other) const {
+    return ids == other.ids && logprobs == other.logprobs;
+  }
+};
+
+class EngineV41 : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = fs::temp_directory_path() / ("deepmint_engine_v41_" + std::to_string(getpid()));
+    fs::remove_all(folder_);
+    ASSERT_TRUE(v41::synthesize(v41::synth_config(v41::SynthPreset::kTiny), folder_));
+    loaded_ = std::move(*load_model(folder_, {.threads = 2}));
+  }
+  static void TearDownTestSuite() {
+    loaded_ = {};
+    fs::remove_all(folder_);
+  }
+
+  static std::unique_ptr<EngineCore> engine(bool cache, bool snapshots, bool ahead = false,
+                                            int32_t step_tokens = 96) {
+    EngineConfig c;
+    c.max_running = 4;
+    c.step_tokens = step_tokens;
+    c.context_tokens = 1024;
+    c.kv_bytes = 64 << 20;
+    c.prefix_cache = cache;
+    c.snapshot_bytes = snapshots ? 8 << 20 : 0;
+    c.plan_ahead = ahead;
+    return std::move(*EngineCore::create(loaded_, c, Clock::steady()));
+  }
+
+  static GenerationRequest request(int32_t prompt, int32_t output = 12, int32_t differs_from = -1) {
+    GenerationRequest r;
+    for (int32_t i = 0; i < prompt; ++i)
+      r.tokens.push_back((i * 131 + 17 + (differs_from >= 0 && i >= differs_from ? 5 : 0)) % 512);
+    r.max_tokens = output;
+    r.sampling.seed = 7;
+    r.sampling.top_logprobs = 0;
+    return r;
+  }
+
+  static std::shared_ptr<testing::CollectingSink> submit(EngineCore& core,
+                                                         const GenerationRequest& r) {
+    auto sink = std::make_shared<testing::CollectingSink>();
+    auto sequence = core.prepare(r, sink);
+    if (!sequence) throw std::runtime_error(sequence.error().str());
+    EXPECT_TRUE(core.take_place(**sequence));
+    core.add(std::move(*sequence));
+    return sink;
+  }
+
+  static Reply reply(const testing::CollectingSink& sink) {
+    Reply out{sink.ids(), {}, sink.finish()->usage};
+    for (const auto& t : sink.tokens()) out.logprobs.push_back(t.logprob);
+    return out;
+  }
+
+  static Reply ask(EngineCore& core, const GenerationRequest& r) {
+    const auto sink = submit(core, r);
+    while (!core.idle()) core.step();
+    EXPECT_TRUE(core.cache().check());
+    return reply(*sink);
+  }
+
+  static Reply cold(const GenerationRequest& r) { return ask(*engine(false, false), r); }
+
+  static fs::path folder_;
+  static LoadedModel loaded_;
+};
+fs::path EngineV41::folder_;
+LoadedModel EngineV41::loaded_;
+
+TEST_F(EngineV41, AHitWithoutWindowStateIsReplayedExactly) {
+  const auto core = engine(true, false);
+  for (const int32_t prompt : {100, 200, 333, 512, 700}) {
+    const GenerationRequest r = request(prompt);
+    const Reply expected = cold(r);
+    EXPECT_EQ(ask(*core, r), expected) << prompt;
+    const Reply again = ask(*core, r);
+    EXPECT_EQ(again, expected) << prompt;
+    EXPECT_EQ(again.usage.cached_tokens, (prompt - 1) / 64 * 64);
+    EXPECT_GT(again.usage.replayed_tokens, 0);
+    if (prompt >= 333) {
+      EXPECT_LT(again.usage.replayed_tokens, again.usage.cached_tokens);
+    }
+  }
+}
+
+TEST_F(EngineV41, ASnapshotCostsNothing) {
+  for (const bool ahead : {false, true}) {
+    const auto core = engine(true, true, ahead);
+    for (const int32_t prompt : {100, 200, 333, 512}) {
+      const GenerationRequest r = request(prompt, 12, prompt);
+      const Reply expected = cold(r);
+      EXPECT_EQ(ask(*core, r), expected) << prompt;
+      const Reply again = ask(*core, r);
+      EXPECT_EQ(again, expected) << prompt;
+      EXPECT_EQ(again.usage.cached_tokens, (prompt - 1) / 64 * 64);
+      EXPECT_EQ(again.usage.replayed_tokens, 0) << prompt;
+    }
+    EXPECT_GT(core->stats().snapshots_restored, 0);
+  }
+}
+
+// Turn after turn, with other prompts in between that share a part, in chunks of any size.
+TEST_F(EngineV41, TurnsAndBranchesGiveTheBitsOfAColdRun) {
+  for (const bool snapshots : {false, true})
+    for (const int32_t step_tokens : {7, 64, 500}) {
+      const auto core = engine(true, snapshots, step_tokens == 64, step_tokens);
+      GenerationRequest talk = request(150, 70);
+      for (int turn = 0; turn < 3; ++turn) {
+        const Reply expected = cold(talk);
+        const Reply got = ask(*core, talk);
+        EXPECT_EQ(got, expected) << "turn " << turn << ", step of " << step_tokens;
+        if (turn > 0) {
+          EXPECT_GE(got.usage.cached_tokens, 192);
+        }
+        GenerationRequest branch = talk;
+        branch.tokens.resize(branch.tokens.size() - 30);
+        for (int32_t i = 0; i < 80; ++i) branch.tokens.push_back((i * 7 + turn) % 512);
+        branch.max_tokens = 5;
+        EXPECT_EQ(ask(*core, branch), cold(branch)) << "branch " << turn;
+        talk.tokens.insert(talk.tokens.end(), got.ids.begin(), got.ids.end());
+        for (int32_t i = 0; i < 20; ++i) talk.tokens.push_back((i * 3 + turn) % 512);
+      }
+    }
+}
+
+// What is replayed to reach a prompt's end is not the state of a cold run before that: a snapshot
+// that such a run leaves must serve the next one exactly.
+TEST_F(EngineV41, SnapshotsThatAReplayLeavesAreExact) {
+  for (const int32_t more : {1, 30, 65, 130}) {
+    const auto core = engine(true, true);
+    GenerationRequest r = request(400 + more, 5);
+    ask(*core, request(400, 5));
+    core->cache().clear();  // snapshots and blocks
+    GenerationRequest scored = request(400, 0);
+    scored.tail_keep_tokens = 20;  // leaves blocks, and no snapshots
+    ask(*core, scored);
+    EXPECT_EQ(core->stats().snapshots, 0);
+    const Reply replayed = ask(*core, r);
+    EXPECT_EQ(replayed, cold(r)) << more;
+    EXPECT_GT(replayed.usage.replayed_tokens, 0);
+    r.tokens.insert(r.tokens.end(), replayed.ids.begin(), replayed.ids.end());
+    for (int32_t i = 0; i < 70; ++i) r.tokens.push_back(i);
+    EXPECT_EQ(ask(*core, r), cold(r)) << more;
+  }
+}
+
+// Many at once behind one prompt, some set aside on the way, some with a tail of their own.
+TEST_F(EngineV41, CompanionsAndPreemptionsDoNotShow) {
+  std::vector<GenerationRequest> requests;
+  for (int32_t i = 0; i < 6; ++i) requests.push_back(request(240 + 30 * i, 10, 200 + 10 * i));
+  requests[2].tail_keep_tokens = 20;
+  requests[4].want_prompt_logits = true;
+  std::vector<Reply> expected;
+  for (const auto& r : requests) expected.push_back(cold(r));
+  for (const bool ahead : {false, true}) {
+    const auto core = engine(true, true, ahead, 50);
+    for (int round = 0; round < 2; ++round) {
+      std::vector<std::shared_ptr<testing::CollectingSink>> sinks;
+      for (const auto& r : requests) sinks.push_back(submit(*core, r));
+      for (int step = 0; !core->idle(); ++step) {
+        core->step();
+        if (step % 5 == 3) core->preempt(static_cast<uint64_t>(6 * round + 1 + step / 5 % 6));
+      }
+      for (size_t i = 0; i < sinks.size(); ++i)
+        EXPECT_EQ(reply(*sinks[i]), expected[i]) << "request " << i << ", round " << round;
+      EXPECT_TRUE(core->cache().check());
+    }
+    EXPECT_GT(core->stats().preempted, 0);
+  }
+}
+
+TEST_F(EngineV41, BoundedReplayIsAChoiceAndNobodyElsesState) {
+  const auto core = engine(true, false);
+  GenerationRequest r = request(512);
+  const Reply expected = ask(*core, r);
+  r.bounded_replay = true;
+  const Reply bounded = ask(*core, r);
+  EXPECT_EQ(bounded.usage.replayed_tokens, 16);  // one window
+  EXPECT_NE(bounded.logprobs, expected.logprobs);
+  EXPECT_EQ(ask(*core, r), bounded);
+  r.bounded_replay = false;
+  EXPECT_EQ(ask(*core, r), expected);
+  GenerationRequest longer = request(600);
+  longer.bounded_replay = true;
+  ask(*core, longer);
+  longer.bounded_replay = false;
+  EXPECT_EQ(ask(*core, longer), cold(longer));
+}
+
+}  // namespace
+}  // namespace deepmint
