@@ -66,6 +66,13 @@ TEST(ImageSizes, AreReadFromHeaders) {
   expect(riff + "VP8L" + bytes({0, 0, 0, 0, 0x2F, 0x7F, 0xC2, 0x77, 0, 0, 0, 0, 0, 0}), 640, 480);
 }
 
+// A WebP header may claim sides so unequal that one is scaled to nothing on the way.
+TEST(ImageSizes, AStripThatScalesToNothingHasNoGrid) {
+  EXPECT_FALSE(image_grid(4343128, 478, 16383).has_value());
+  EXPECT_FALSE(image_grid(478, 16777216, 16383).has_value());
+  EXPECT_TRUE(image_grid(16777216, 1).has_value());
+}
+
 TEST(ImageSizes, EveryPrefixAndEveryByteIsSafe) {
   for (const std::string& whole : {png(640, 480), kJpeg}) {
     for (size_t n = 0; n < whole.size(); ++n) EXPECT_FALSE(image_size(whole.substr(0, n)));

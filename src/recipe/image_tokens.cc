@@ -64,6 +64,7 @@ Result<ImageGrid> image_grid(int64_t width, int64_t height, int64_t side_limit) 
   for (int round = 0; round < 10; ++round) {
     const Size next = fit_once(size, side_limit);
     if (next == size) return grid_of(size);
+    if (next.width <= 0 || next.height <= 0) break;  // scaled down to nothing
     size = next;
   }
   return fail(ErrorCode::kInternal,
