@@ -17,6 +17,7 @@ ALLOWED = {
     "grammar": {"core"},
     "model": {"kernels", "format", "core"},
     "engine": {"model", "kvcache", "sampling", "grammar", "tokenizer", "format", "core"},
+    "sim": {"kvcache", "engine", "core"},
     "recipe": {"tokenizer", "grammar", "core"},
     "server": {"recipe", "engine", "grammar", "tokenizer", "core"},
     "router": {"kvcache", "core"},
