@@ -50,6 +50,9 @@ class Lexer {
   std::span<const uint32_t> accept_set(uint32_t id) const {
     return {accept_terminals_.data() + accept_sets_[id].first, accept_sets_[id].second};
   }
+  uint32_t classes() const { return n_classes_; }
+  uint8_t class_of(uint8_t byte) const { return class_of_[byte]; }
+  uint8_t byte_of(uint32_t byte_class) const { return byte_of_[byte_class]; }
   bool can_continue(State state) const { return states_[state].can_continue; }
 
   // Of the residual languages of a state, whatever their terminals are called.

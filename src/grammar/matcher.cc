@@ -142,8 +142,10 @@ bool Matcher::mask(std::span<uint32_t> bits) {
   Impl& m = *impl_;
   const Vocabulary& vocabulary = m.compiled->vocabulary();
   DEEPMINT_CHECK(bits.size() >= vocabulary.mask_words());
-  std::fill(bits.begin(), bits.end(), 0);
-  if (m.stopped) return false;
+  if (m.stopped || !m.status) {
+    std::fill(bits.begin(), bits.end(), 0);
+    return false;
+  }
   m.run([&] {
     std::fill(bits.begin(), bits.end(), 0);
     m.add_tokens(bits);
@@ -155,15 +157,19 @@ bool Matcher::mask(std::span<uint32_t> bits) {
       for (const TokenId id : vocabulary.stop_ids())
         bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
   });
-  size_t allowed = 0;
-  for (const uint32_t word : bits) allowed += static_cast<size_t>(std::popcount(word));
-  if (m.status && allowed == 0)
+  uint32_t any = 0;
+  for (const uint32_t word : bits) any |= word;
+  if (m.status && any == 0)
     m.status = fail(ErrorCode::kInvalidArgument,
                     m.parser->complete()
                         ? "the text is complete, and the vocabulary has no stop token"
                         : "no token of the vocabulary continues the text as the grammar demands");
   if (!m.status) std::fill(bits.begin(), bits.end(), 0);
-  return m.status && allowed == vocabulary.width();
+  if (!m.status) return false;
+  const size_t whole = vocabulary.width() / 32, tail = vocabulary.width() % 32;
+  for (size_t word = 0; word < whole; ++word)
+    if (bits[word] != 0xffffffffu) return false;
+  return tail == 0 || bits[whole] == (1u << tail) - 1;
 }
 
 // Moves the parser; on false it may be anywhere.

@@ -227,5 +227,54 @@ TEST(Matcher, AnOverfullAutomatonIsThrownAwayWithoutATrace) {
   }
 }
 
+// Strings with and without a limit, over a vocabulary with quotes, escapes, cut characters and long
+// words: what the slices say against accept(), token by token.
+TEST(Matcher, MasksOfStringsAgreeWithAccept) {
+  std::vector<std::string> bytes{"", ""};
+  for (int b = 0; b < 256; ++b) bytes.push_back(std::string(1, static_cast<char>(b)));
+  std::mt19937_64 rng(99);
+  const char* pieces[] = {"a",    "B",    " ",    "é", "日", "😀", "\"", "\\",  "\n",
+                          "\x7f", "\xe6", "\x97", ",", ":",  "}",  "1",  "xyz", "0123456789"};
+  for (int i = 0; i < 1500; ++i) {
+    std::string token;
+    for (uint64_t n = 1 + rng() % 6; n > 0; --n) token += pieces[rng() % std::size(pieces)];
+    bytes.push_back(token);
+  }
+  bytes.push_back(std::string(24, 'q'));
+  bytes.push_back(std::string(25, 'q'));
+  const auto vocabulary = Vocabulary::make(bytes, bytes.size(), {kStop}).value();
+  for (const uint32_t max : {3u, 9u, 30u, kUnbounded}) {
+    GrammarBuilder g;
+    RegexSet& r = g.regexes();
+    const std::vector<CodePointRange> safe{{0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0x10ffff}};
+    const RegexId body =
+        r.alternate(r.code_points(safe),
+                    r.concat(r.literal("\\"), r.bytes(ByteSet::one('n') | ByteSet::one('"'))));
+    const RegexId quoted =
+        r.concat(std::array{r.literal("\""), r.repeat(body, 0, max), r.literal("\"")});
+    const Symbol item = g.nonterminal("item");
+    g.add(item, {g.terminal(quoted)});
+    g.add(item, {g.terminal(r.repeat(r.bytes(ByteSet::range('0', '9')), 1, kUnbounded))});
+    g.set_start(g.sequence(
+        {g.literal("{"),
+         g.repeat(g.sequence({item, g.literal(":"), item, g.literal(",")}), 1, kUnbounded),
+         g.literal("}")}));
+    const auto compiled = Compiled::make(g.build().value(), vocabulary).value();
+    Matcher m(compiled);
+    ASSERT_TRUE(m.accept(2 + '{'));
+    for (int step = 0; step < 60 && !m.stopped(); ++step) {
+      const auto bits = mask_of(m, *vocabulary);
+      std::vector<TokenId> allowed;
+      for (TokenId id = 0; id < static_cast<TokenId>(vocabulary->width()); ++id) {
+        ASSERT_EQ(has(bits, id), m.allowed(id)) << "max " << max << ", step " << step << ", token "
+                                                << id << " \"" << vocabulary->bytes(id) << "\"";
+        if (has(bits, id)) allowed.push_back(id);
+      }
+      ASSERT_FALSE(allowed.empty());
+      ASSERT_TRUE(m.accept(allowed[rng() % allowed.size()]));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace deepmint::grammar

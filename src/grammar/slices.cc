@@ -8,6 +8,34 @@ namespace deepmint::grammar {
 namespace {
 constexpr size_t kCostlyNodes = 4'000;  // visited nodes from which a slice is worth sharing
 constexpr size_t kMaxList = 1'024;      // tokens up to which a list is smaller than bits
+// The automaton of plain characters: 0 between characters, 1 to 3 continuation bytes still to come
+// (any), then those after E0, ED, F0 and F4, which not every byte may follow. 255: not plain.
+constexpr uint8_t kNotPlain = 255;
+constexpr uint8_t utf8_next(uint8_t partial, unsigned b) {
+  const bool continues = b >= 0x80 && b <= 0xbf;
+  switch (partial) {
+    case 0:
+      if (b < 0x80) return b < 0x20 || b == 0x7f || b == '"' || b == '\\' ? kNotPlain : 0;
+      if (b >= 0xc2 && b <= 0xdf) return 1;
+      if (b == 0xe0) return 4;
+      if (b == 0xed) return 5;
+      if (b >= 0xe1 && b <= 0xef) return 2;
+      if (b == 0xf0) return 6;
+      if (b == 0xf4) return 7;
+      return b >= 0xf1 && b <= 0xf3 ? 3 : kNotPlain;
+    case 4:
+      return b >= 0xa0 && continues ? 1 : kNotPlain;
+    case 5:
+      return continues && b <= 0x9f ? 1 : kNotPlain;
+    case 6:
+      return b >= 0x90 && continues ? 2 : kNotPlain;
+    case 7:
+      return continues && b <= 0x8f ? 2 : kNotPlain;
+    default:
+      return continues ? static_cast<uint8_t>(partial - 1) : kNotPlain;
+  }
+}
+
 }  // namespace
 
 size_t Slice::memory_bytes() const {
@@ -41,6 +69,7 @@ void SliceCache::insert(const Hash128& key, std::shared_ptr<const Slice> slice) 
 const Slices::View& Slices::of(Lexer::State state) {
   if (epoch_ != lexer_.epoch() || bytes_ > kMaxBytes) {
     views_.clear();
+    plain_.clear();
     bytes_ = 0;
     epoch_ = lexer_.epoch();
   }
@@ -60,12 +89,49 @@ const Slices::View& Slices::of(Lexer::State state) {
   return view;
 }
 
+bool Slices::holds_plain(Lexer::State state, uint8_t partial, uint32_t chars) {
+  if (chars == 0) return true;
+  const uint64_t key = (uint64_t{state} << 3) | partial;
+  const Known known = plain_[key];
+  if (chars <= known.holds) return true;
+  if (chars >= known.fails || lexer_.exhausted()) return false;
+  if (plain_steps_.empty()) {
+    plain_steps_.resize(8);
+    for (uint8_t from = 0; from < 8; ++from) {
+      plain_steps_[from].fill(0);
+      for (unsigned b = 0; b < 256; ++b)
+        if (const uint8_t to = utf8_next(from, b); to != kNotPlain)
+          plain_steps_[from][lexer_.class_of(static_cast<uint8_t>(b))] |=
+              static_cast<uint8_t>(1u << to);
+    }
+  }
+  bool holds = true;
+  for (uint32_t byte_class = 0; holds && byte_class < lexer_.classes(); ++byte_class) {
+    const uint8_t steps = plain_steps_[partial][byte_class];
+    if (steps == 0) continue;
+    const Lexer::State to = lexer_.next(state, lexer_.byte_of(byte_class));
+    holds = to != Lexer::kDead && lexer_.accepts(to) == Lexer::kNoAccept;
+    for (uint8_t next = 0; holds && next < 8; ++next)
+      if ((steps >> next) & 1) holds = holds_plain(to, next, next == 0 ? chars - 1 : chars);
+  }
+  Known& out = plain_[key];
+  if (holds)
+    out.holds = std::max(out.holds, static_cast<uint8_t>(chars));
+  else
+    out.fails = std::min(out.fails, static_cast<uint8_t>(chars));
+  return holds;
+}
+
 std::shared_ptr<const Slice> Slices::compute(Lexer::State state, bool& costly) {
   auto out = std::make_shared<Slice>();
-  const Trie& trie = vocabulary_.trie();
+  const PlainTier* tier = nullptr;
+  for (const PlainTier& one : vocabulary_.plain_tiers())
+    if (tier == nullptr && holds_plain(state, 0, one.max_chars)) tier = &one;
+  const Trie& trie = tier != nullptr ? tier->rest : vocabulary_.trie();
   path_.resize(trie.max_depth + 1);
   path_[0] = state;
-  std::vector<uint32_t> bits((vocabulary_.width() + 31) / 32, 0), ids;
+  std::vector<uint32_t> bits(vocabulary_.mask_words(), 0), ids;
+  if (tier != nullptr) bits = tier->bits;
   std::unordered_map<uint32_t, size_t> group_of;  // accept set -> index in exits
   uint32_t last_accept = Lexer::kNoAccept;
   size_t last_group = 0, visited = 0;
@@ -83,18 +149,19 @@ std::shared_ptr<const Slice> Slices::compute(Lexer::State state, bool& costly) {
       bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
       if (ids.size() <= kMaxList) ids.push_back(static_cast<uint32_t>(id));
     }
-    if (const uint32_t accept = lexer_.accepts(to); accept != Lexer::kNoAccept && node.skip > 1) {
+    if (const uint32_t accept = lexer_.accepts(to);
+        accept != Lexer::kNoAccept && (node.skip > 1 || tier != nullptr)) {
       if (accept != last_accept) {
         const auto [it, is_new] = group_of.try_emplace(accept, out->exits.size());
         if (is_new) out->exits.push_back({lexer_.items_of_accept(state, accept), {}});
         last_accept = accept;
         last_group = it->second;
       }
-      out->exits[last_group].nodes.push_back(at);
+      out->exits[last_group].nodes.push_back(tier != nullptr ? tier->main_node[at] : at);
     }
     ++at;
   }
-  if (ids.size() <= kMaxList)
+  if (ids.size() <= kMaxList && tier == nullptr)
     out->ids = std::move(ids);
   else
     out->bits = std::move(bits);

@@ -11,6 +11,7 @@
 // and hold nothing that cannot be computed again.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -80,6 +81,9 @@ class Slices {
 
  private:
   std::shared_ptr<const Slice> compute(Lexer::State state, bool& costly);
+  // Whether every plain text (PlainTier) of up to `chars` characters from here stays inside the
+  // lexeme without ever completing it. `partial`: where in the UTF-8 of a character (utf8_next).
+  bool holds_plain(Lexer::State state, uint8_t partial, uint32_t chars);
 
   Lexer& lexer_;
   const Vocabulary& vocabulary_;
@@ -87,6 +91,12 @@ class Slices {
   std::unordered_map<Lexer::State, View> views_;
   size_t bytes_ = 0;
   std::vector<Lexer::State> path_;
+  struct Known {
+    uint8_t holds = 0, fails = 255;  // characters
+  };
+  std::unordered_map<uint64_t, Known> plain_;  // state << 3 | partial
+  // Per partial and byte class of the lexer: the partials that its plain bytes lead to, as bits.
+  std::vector<std::array<uint8_t, 256>> plain_steps_;
 };
 
 }  // namespace deepmint::grammar

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/utf8.h"
 #include "grammar/slices.h"
 
 namespace deepmint::grammar {
@@ -39,6 +40,19 @@ Trie build_trie(std::span<const std::string> bytes, std::span<const TokenId> ord
     trie.nodes[node].skip = static_cast<uint32_t>(trie.nodes.size()) - node;
   return trie;
 }
+
+// Characters of a text that is all plain (PlainTier); 0 for any other.
+size_t plain_chars(std::string_view text) {
+  size_t count = 0;
+  for (const char c : text) {
+    const auto byte = static_cast<uint8_t>(c);
+    if (byte < 0x20 || byte == 0x7f || byte == '"' || byte == '\\') return 0;
+    count += (byte & 0xc0) != 0x80;
+  }
+  return utf8::is_valid(text) ? count : 0;
+}
+
+constexpr uint32_t kTierChars[] = {24, 8};
 
 }  // namespace
 
@@ -96,6 +110,32 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::make(std::vector<std::stri
   }
   order.resize(kept);
   out->trie_ = build_trie(bytes, order);
+  for (const uint32_t max_chars : kTierChars) {
+    PlainTier tier;
+    tier.max_chars = max_chars;
+    tier.bits.assign(out->mask_words(), 0);
+    std::vector<TokenId> rest;
+    for (const TokenId head : order) {
+      const size_t chars = plain_chars(bytes[static_cast<size_t>(head)]);
+      if (chars == 0 || chars > max_chars) {
+        rest.push_back(head);
+        continue;
+      }
+      for (TokenId id = head; id >= 0; id = out->same_[static_cast<size_t>(id)])
+        tier.bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+    }
+    tier.rest = build_trie(bytes, rest);
+    // Both tries are in the same order: one walk over the main one finds every node of the other.
+    std::vector<uint32_t> from(tier.rest.max_depth + 1);
+    for (const Trie::Node& node : tier.rest.nodes) {
+      const uint32_t parent = node.depth == 1 ? 0xffffffffu : from[node.depth - 1u];
+      uint32_t at = parent == 0xffffffffu ? 0 : parent + 1;
+      while (out->trie_.nodes[at].byte != node.byte) at += out->trie_.nodes[at].skip;
+      from[node.depth] = at;
+      tier.main_node.push_back(at);
+    }
+    out->tiers_.push_back(std::move(tier));
+  }
   out->slices_ = std::make_unique<SliceCache>();
   return std::shared_ptr<const Vocabulary>(std::move(out));
 }

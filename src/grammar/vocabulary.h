@@ -37,6 +37,16 @@ struct Trie {
   size_t memory_bytes() const { return nodes.size() * (sizeof(Node) + 4); }
 };
 
+// Tokens of whole characters that a JSON string holds as they are (no quote, backslash, control),
+// at most max_chars of them; and a trie of all the others. Where such texts cannot leave a lexeme,
+// one look at the tier decides its tokens (slices.h).
+struct PlainTier {
+  uint32_t max_chars = 0;
+  std::vector<uint32_t> bits;       // the tier's tokens
+  Trie rest;                        // of all other tokens
+  std::vector<uint32_t> main_node;  // per node of `rest`, the node of Vocabulary::trie()
+};
+
 class Vocabulary {
  public:
   // Errors: kInvalidArgument when the width is below the number of ids or no id has bytes, a stop
@@ -54,6 +64,7 @@ class Vocabulary {
   Hash128 fingerprint() const { return fingerprint_; }  // of bytes, width and stop ids
 
   const Trie& trie() const { return trie_; }
+  std::span<const PlainTier> plain_tiers() const { return tiers_; }  // longest texts first
   // The next id that spells the same bytes as `id`, or -1.
   TokenId same(TokenId id) const { return same_.empty() ? -1 : same_[static_cast<size_t>(id)]; }
   SliceCache& slices() const { return *slices_; }  // locks itself
@@ -66,6 +77,7 @@ class Vocabulary {
   size_t width_ = 0;
   Hash128 fingerprint_;
   Trie trie_;
+  std::vector<PlainTier> tiers_;
   std::unique_ptr<SliceCache> slices_;
 };
 
