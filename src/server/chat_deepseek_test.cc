@@ -279,16 +279,20 @@ TEST_F(DeepSeek, WhatIsNotServedIsRefusedInOneLine) {
   start_saying("x");
   const json grammar = {{"type", "grammar"},
                         {"grammar", {{"syntax", "lark"}, {"definition", "start: /a/"}}}};
-  EXPECT_THAT(refusal({{"tools", tools()}, {"tool_choice", "required"}}),
-              HasSubstr("a call cannot be forced here"));
   EXPECT_THAT(
       refusal(
           {{"tools", {{{"type", "custom"}, {"custom", {{"name", "exec"}, {"format", grammar}}}}}}}),
       HasSubstr("tools with a grammar cannot be enforced here"));
   EXPECT_THAT(
-      refusal(
-          {{"tools", {{{"type", "function"}, {"function", {{"name", "f"}, {"strict", true}}}}}}}),
-      HasSubstr("strict tools"));
+      refusal({{"tools",
+                {{{"type", "function"},
+                  {"function",
+                   {{"name", "f"},
+                    {"strict", true},
+                    {"parameters",
+                     {{"type", "object"},
+                      {"properties", {{"a", {{"type", "string"}, {"pattern", "(?=x)"}}}}}}}}}}}}}),
+      HasSubstr("tools[0]: parameters: #/properties/a"));
   EXPECT_THAT(
       refusal({{"messages",
                 {{{"role", "user"},
