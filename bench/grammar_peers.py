@@ -44,13 +44,13 @@ class LlGuidance:
 
     def compile(self, schema):
         grammar = self.lib.LLMatcher.grammar_from_json_schema(schema)
-        matcher = self.lib.LLMatcher(self.tokenizer, grammar)
+        matcher = self.lib.LLMatcher(self.tokenizer, grammar, log_level=0)
         if matcher.get_error():
             raise ValueError(matcher.get_error())
         return grammar
 
     def matcher(self, compiled):
-        return self.lib.LLMatcher(self.tokenizer, compiled)
+        return self.lib.LLMatcher(self.tokenizer, compiled, log_level=0)
 
     def fill(self, matcher):
         self.numpy.fill_next_token_bitmask(matcher, self.mask)

@@ -4,6 +4,7 @@
 #include <array>
 #include <random>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 
 #include "core/check.h"
@@ -519,8 +520,10 @@ bool RegexSet::empty(RegexId a) {
   if (!node(a).hard) return a == none();
   if (nullable(a)) return false;
   if (const auto it = empty_.find(index_of(a)); it != empty_.end()) return it->second;
-  // Breadth first, so that the shortest accepted string ends the search. Where only few bytes can
-  // come first (one side is a word), they are tried themselves; else one byte of every class.
+  // Any accepted string ends the search. Steps alternate between the oldest expression found
+  // (near ones first) and the newest (straight ahead, for languages whose texts are long). Where
+  // only few bytes can come first (one side is a word), they are tried themselves; else one byte
+  // of every class.
   constexpr int kFewBytes = 8;
   const uint64_t work_before = work_;
   std::vector<uint8_t> byte_of_class, bytes_here;
@@ -536,33 +539,50 @@ bool RegexSet::empty(RegexId a) {
       std::array<uint8_t, 256> class_of;
       byte_of_class.resize(static_cast<size_t>(byte_classes({&a, 1}, class_of)));
       for (unsigned b = 0; b < 256; ++b) byte_of_class[class_of[b]] = static_cast<uint8_t>(b);
+      // Straight ahead goes by plain characters, which complete a code point at once.
+      for (const char plain : {'0', 'a'}) {
+        const auto at = std::find_if(byte_of_class.begin(), byte_of_class.end(), [&](uint8_t b) {
+          return class_of[b] == class_of[static_cast<uint8_t>(plain)];
+        });
+        std::rotate(at, at + 1, byte_of_class.end());
+      }
     }
     return byte_of_class;
   };
-  std::vector<std::pair<RegexId, size_t>> queue{{a, 0}};  // expression, index of its parent
-  std::unordered_map<uint32_t, bool> seen{{index_of(a), true}};
-  for (size_t at = 0; at < queue.size(); ++at) {
-    for (const uint8_t byte : bytes_to_try(queue[at].first)) {
-      const RegexId next = derivative(queue[at].first, byte);
+  std::vector<std::pair<RegexId, size_t>> found{{a, 0}};  // expression, index of its parent
+  std::vector<bool> done;
+  std::unordered_set<uint32_t> seen{index_of(a)};
+  size_t oldest = 0;
+  std::vector<size_t> newest{0};
+  for (bool ahead = false;; ahead = !ahead) {
+    done.resize(found.size());
+    while (oldest < found.size() && done[oldest]) ++oldest;
+    while (!newest.empty() && done[newest.back()]) newest.pop_back();
+    if (oldest == found.size()) break;
+    const size_t at = ahead ? newest.back() : oldest;
+    done[at] = true;
+    for (const uint8_t byte : bytes_to_try(found[at].first)) {
+      const RegexId next = derivative(found[at].first, byte);
       if (work_ - work_before > kMaxEmptyWork) exhausted_ = true;
       if (exhausted_) return true;
       if (next == none()) continue;
       const auto known = empty_.find(index_of(next));
       if (!node(next).hard || nullable(next) || (known != empty_.end() && !known->second)) {
-        for (size_t up = at;; up = queue[up].second) {
-          empty_[index_of(queue[up].first)] = false;
+        for (size_t up = at;; up = found[up].second) {
+          empty_[index_of(found[up].first)] = false;
           if (up == 0) return false;
         }
       }
-      if (known != empty_.end() || !seen.emplace(index_of(next), true).second) continue;
-      if (queue.size() >= kMaxEmptySearch) {
+      if (known != empty_.end() || !seen.insert(index_of(next)).second) continue;
+      if (found.size() >= kMaxEmptySearch) {
         exhausted_ = true;
         return true;
       }
-      queue.emplace_back(next, at);
+      newest.push_back(found.size());
+      found.emplace_back(next, at);
     }
   }
-  for (const auto& [id, parent] : queue) empty_[index_of(id)] = true;
+  for (const auto& [id, parent] : found) empty_[index_of(id)] = true;
   return true;
 }
 

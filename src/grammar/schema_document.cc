@@ -286,20 +286,20 @@ Status SchemaDocument::index_schema(const json::Value& value, const std::string&
             resources_[resource].draft = *known;
       }
       const auto [at, fresh] = by_uri_.try_emplace(base, resource);
-      if (!fresh && at->second != resource && depth > 0)
-        return fail(ErrorCode::kInvalidArgument,
-                    fmt::format("expected identifiers that differ, found \"{}\" twice", base),
-                    pointer);
+      if (!fresh && at->second != resource && depth > 0) repeated_uris_.insert(base);
     }
   }
   const NodeId self = add(value, pointer, resource);
   const std::string& base = resources_[resource].base;
-  if (!old_anchor.empty()) anchors_.emplace(base + "#" + old_anchor, self);
+  const auto name_place = [&](const std::string& name) {
+    const auto [at, fresh] = anchors_.try_emplace(base + "#" + name, self);
+    if (!fresh && at->second != self) repeated_uris_.insert(at->first);
+  };
+  if (!old_anchor.empty()) name_place(old_anchor);
   if (!old) {
-    if (const std::string* name = text_of(value, "$anchor"))
-      anchors_.emplace(base + "#" + *name, self);
+    if (const std::string* name = text_of(value, "$anchor")) name_place(*name);
     if (const std::string* name = text_of(value, "$dynamicAnchor")) {
-      anchors_.emplace(base + "#" + *name, self);
+      name_place(*name);
       if (dynamic_.emplace(base + "#" + *name, true).second) ++dynamic_names_[*name];
     }
     if (const json::Value* flag = value.find("$recursiveAnchor");
@@ -372,6 +372,9 @@ Result<NodeId> SchemaDocument::resolve(NodeId from, std::string_view reference) 
       return fail(ErrorCode::kUnsupported,
                   fmt::format("expected a reference inside this document, found \"{}\"",
                               reference.substr(0, 200)));
+    if (repeated_uris_.contains(target))
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("expected identifiers that differ, found \"{}\" twice", target));
     resource = known->second;
   }
   if (hash == std::string_view::npos || hash + 1 == reference.size())
@@ -383,7 +386,12 @@ Result<NodeId> SchemaDocument::resolve(NodeId from, std::string_view reference) 
         fmt::format("expected a well-formed reference, found \"{}\"", reference.substr(0, 200)));
   if (!fragment->empty() && (*fragment)[0] == '/')
     return at_pointer(resource, *fragment, reference);
-  const auto anchor = anchors_.find(resources_[resource].base + "#" + *fragment);
+  const std::string& base = resources_[resource].base;
+  const auto anchor = anchors_.find(base + "#" + *fragment);
+  if (repeated_uris_.contains(base) || repeated_uris_.contains(base + "#" + *fragment))
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("expected identifiers that differ, found \"{}#{}\" twice", base, *fragment));
   if (anchor == anchors_.end())
     return fail(ErrorCode::kNotFound,
                 fmt::format("expected a reference to a place in this document, found \"{}\"",

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "core/json.h"
@@ -23,8 +24,7 @@ enum class NodeId : uint32_t {};  // one subschema
 
 class SchemaDocument {
  public:
-  // `schema` must outlive the document. Errors: a $schema that is not known, two subschemas with
-  // the same identifier.
+  // `schema` must outlive the document. Errors: a $schema that is not known.
   static Result<SchemaDocument> make(const json::Value& schema);
 
   NodeId root() const { return NodeId{0}; }
@@ -38,7 +38,7 @@ class SchemaDocument {
                std::string_view below);
 
   // What $ref names, from where `from` stands. kUnsupported when it leads outside the document,
-  // kNotFound when nothing is there.
+  // kNotFound when nothing is there, kInvalidArgument when two subschemas have that identifier.
   Result<NodeId> resolve(NodeId from, std::string_view reference);
   // What $dynamicRef or $recursiveRef names, where that does not depend on how the reference was
   // reached; kUnsupported where it does.
@@ -68,6 +68,7 @@ class SchemaDocument {
   std::vector<Resource> resources_;
   std::unordered_map<const json::Value*, NodeId> by_value_;
   std::unordered_map<std::string, uint32_t> by_uri_;    // resources
+  std::unordered_set<std::string> repeated_uris_;       // of resources and places, had by several
   std::unordered_map<std::string, NodeId> anchors_;     // "base#name"
   std::unordered_map<std::string, int> dynamic_names_;  // how many resources have it
   std::unordered_map<std::string, bool> dynamic_;       // "base#name" is a $dynamicAnchor

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import grammar_gen
-from program import ROOT, bad, good, run
+from program import ROOT, bad, good, run, smollm2
 
 jsonschema = pytest.importorskip("jsonschema", reason="the jsonschema package is not installed")
 
@@ -190,6 +190,35 @@ def test_spellings_of_a_member_never_slip_past_its_schema():
     texts = ['{"ab":1,"x":2}', '{"\\u0061b":1}', '{"ab":1,"\\u0061b":"x"}', '{"ab":1,"a\\u0062":"x"}', '{"ab":1,"ab":"x"}']
     got = lines([{"schema": schema, "tests": [{"valid": False, "text": t} for t in texts]}], "test")
     assert [t["accepted"] for t in got[0]["tests"]] == [True, True, False, False, False]
+
+
+PRACTICAL = [
+    {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "minimum": 0, "maximum": 120}, "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3}},
+     "required": ["name", "age", "tags"], "additionalProperties": False},
+    {"type": "array", "items": {"type": "number", "minimum": -1, "exclusiveMaximum": 2.5, "multipleOf": 0.25}, "minItems": 2, "maxItems": 4},
+    {"anyOf": [{"type": "object", "properties": {"kind": {"const": "date"}, "value": {"type": "string", "format": "date"}}, "required": ["kind", "value"], "additionalProperties": False},
+               {"type": "object", "properties": {"kind": {"const": "flag"}, "value": {"type": "boolean"}}, "required": ["kind", "value"], "additionalProperties": False}]},
+    {"type": "string", "pattern": "^[A-Z][a-z]{2,9}$"},
+    {"type": "object", "properties": {"id": {"type": "string", "format": "uuid"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["id", "next"], "additionalProperties": False},
+]
+
+
+def test_what_a_model_writes_under_a_schema_validates(tmp_path):
+    """At temperature 1: every reply that ends by itself parses and validates; those cut by their length are only beginnings."""
+    model = smollm2()
+    rng = random.Random(SEED + 2)
+    ended = 0
+    for n in range(200 if FULL else 5):
+        schema = PRACTICAL[n] if n < len(PRACTICAL) else {"type": "object", "properties": {k: grammar_gen.schema(rng, 2) for k in "abc"}, "required": ["a", "b"], "additionalProperties": False}
+        path = tmp_path / "schema.json"
+        path.write_text(json.dumps(schema))
+        if run("grammar", "compile", "--schema", path).returncode != 0:
+            continue
+        reply = json.loads(good("run", model, "-p", "Write a short JSON example.", "--schema", path, "--temperature", "1", "--seed", n, "--max-tokens", "96", "--json"))
+        if reply["finish_reason"] == "stop":
+            ended += 1
+            assert verdict(schema, exact(reply["text"])) is not False, (SEED, n, reply["text"], schema)
+    assert ended >= 2
 
 
 def test_large_hostile_schemas_end_in_a_line():
