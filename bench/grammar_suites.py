@@ -54,6 +54,9 @@ def run_cases(cases, timeout_s=600, args=("test",)):
     return answers
 
 
+TIME_OUT_US = 10e6  # of the clock on a machine that may be busy; the program itself counts steps
+
+
 def reason(error):
     """A refusal without what is particular to one schema."""
     text = re.sub(r'"[^"]*"', '"…"', error["reason"])
@@ -87,7 +90,7 @@ def maskbench(options):
         if "crash" in answer:
             crashes.append((case["name"], answer["crash"]))
             continue
-        if answer.get("compile_us", 0) > 500_000:
+        if answer.get("compile_us", 0) > TIME_OUT_US:
             slow.append((case["name"], answer["compile_us"]))
         if "error" in answer:
             refused[reason(answer["error"])] += 1
@@ -108,7 +111,7 @@ def maskbench(options):
     print(f"  wrongly rejected  {len(wrong_reject)} texts in {len({w[0] for w in wrong_reject})} schemas")
     print(f"  crashes           {len(crashes)}")
     if times:
-        print(f"  compile           p50 {times[len(times) // 2] / 1000:.2f} ms, p99 {times[int(0.99 * (len(times) - 1))] / 1000:.2f} ms, max {times[-1] / 1000:.1f} ms; {len(slow)} above 500 ms")
+        print(f"  compile           p50 {times[len(times) // 2] / 1000:.2f} ms, p99 {times[int(0.99 * (len(times) - 1))] / 1000:.2f} ms, max {times[-1] / 1000:.1f} ms; {len(slow)} time-outs")
     if refused:
         print("refused, by reason:")
         table(refused)
