@@ -73,6 +73,37 @@ def test_an_answer(client, model):
     assert reply.usage.prompt_tokens_details.cached_tokens >= 0
 
 
+def test_a_prompt_that_comes_again_is_found_and_says_the_same(client, model):
+    """Usage counts what the cache gave; the bits of the answer do not depend on it."""
+    words = " ".join(f"{i}: a word that nobody asked for." for i in range(40))
+    ask = {"model": model, "messages": [{"role": "user", "content": f"{time.time_ns()} {words} Go on."}], "temperature": 1, "seed": 7,
+           "max_tokens": 12, "logprobs": True, "top_logprobs": 2}
+    cold = client.chat.completions.create(**ask)
+    again = client.chat.completions.create(**ask)
+    cached = again.usage.prompt_tokens_details.cached_tokens
+    assert cold.usage.prompt_tokens > 400
+    assert cold.usage.prompt_tokens_details.cached_tokens < 64  # the template's beginning may be known
+    assert again.usage.prompt_tokens - 64 <= cached < again.usage.prompt_tokens
+    assert again.choices == cold.choices
+    client.chat.completions.create(**{**ask, "seed": 8})
+    longer = ask["messages"] + [{"role": "assistant", "content": "No."}, {"role": "user", "content": "Why?"}]
+    turn = client.chat.completions.create(**{**ask, "messages": longer})
+    assert cold.usage.prompt_tokens - 128 <= turn.usage.prompt_tokens_details.cached_tokens < cold.usage.prompt_tokens + 64
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_choices_that_share_a_new_prompt_are_no_hit(client, model, stream):
+    words = " ".join(f"{i}: a word that nobody asked for." for i in range(40))
+    ask = {"model": model, "messages": [{"role": "user", "content": f"{time.time_ns()} {words} Go on."}], "temperature": 1, "seed": 7,
+           "max_tokens": 3, "n": 4}
+    for least, most in ((0, 64), (350, 2000)):  # new, then known
+        if stream:
+            usage = [chunk.usage for chunk in client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **ask)][-1]
+        else:
+            usage = client.chat.completions.create(**ask).usage
+        assert least <= usage.prompt_tokens_details.cached_tokens < most
+
+
 def test_limits_are_reported_as_length(client, model):
     for limit in ({"max_tokens": 5}, {"max_completion_tokens": 5}, {"max_tokens": 50, "max_completion_tokens": 5}):
         reply = client.chat.completions.create(model=model, messages=STORY, temperature=0, **limit)
