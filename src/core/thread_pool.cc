@@ -25,19 +25,9 @@
 namespace deepmint {
 namespace {
 
-using std::chrono::nanoseconds;
-
 // Some 40 µs of spinning at 3 GHz: longer than the serial gaps inside a forward step and between
 // the steps of one sequence, short enough to be idle when there is nothing to do.
 constexpr int kSpins = 2000;
-// A worker that the caller waits for longer than that is looked at for some 10 µs more: does it
-// run? One that waits for a CPU, this often within this time, is given a rest; and at once when
-// the caller has slept this long and it still has none. (One may be slow to wake for once. And two
-// threads on one CPU may take turns, meeting for meeting.)
-constexpr int kLookSpins = 500;
-constexpr int kStrikes = 8;
-constexpr nanoseconds kStrikeTime = std::chrono::milliseconds(10);
-constexpr nanoseconds kPatience = std::chrono::microseconds(200);
 
 // The logical CPUs that this process may use, ascending; empty when the system does not say.
 std::vector<int> allowed_cpus() {
@@ -97,59 +87,35 @@ struct Signal {
 
 // False when it is not ready after some spinning.
 template <class Ready>
-bool spin(const Signal& s, Ready&& ready, int spins = kSpins) {
-  for (int i = 0; i < spins; ++i) {
+bool spin(const Signal& s, Ready&& ready) {
+  for (int i = 0; i < kSpins; ++i) {
     if (ready(s.value.load(std::memory_order_acquire))) return true;
     _mm_pause();
   }
   return false;
 }
 
-// False when it is not ready after `limit`, or somewhat less. (A std::atomic waits without limit.)
 template <class Ready>
-bool sleep(Signal& s, Ready&& ready, const nanoseconds* limit = nullptr) {
-  timespec time{};
-  if (limit != nullptr) time.tv_nsec = limit->count();
+void sleep(Signal& s, Ready&& ready) {
   do {
     // A waker changes the value and then looks for sleepers; a sleeper shows itself and then looks
     // at the value. In one order of both (seq_cst), one of them sees the other.
     s.sleepers.fetch_add(1);
     const uint32_t value = s.value.load();
-    if (!ready(value))
-      syscall(SYS_futex, &s.value, FUTEX_WAIT_PRIVATE, value, limit != nullptr ? &time : nullptr,
-              nullptr, 0);
+    if (!ready(value)) syscall(SYS_futex, &s.value, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
     s.sleepers.fetch_sub(1);
-    if (ready(s.value.load(std::memory_order_acquire))) return true;
-  } while (limit == nullptr);
-  return false;
+  } while (!ready(s.value.load(std::memory_order_acquire)));
+}
+
+template <class Ready>
+void await(Signal& s, Ready&& ready) {
+  if (!spin(s, ready)) sleep(s, ready);
 }
 
 // After a change of the value.
 void wake(Signal& s) {
   if (s.sleepers.load() != 0)
     syscall(SYS_futex, &s.value, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
-}
-
-nanoseconds cpu_time(pthread_t thread) {
-  clockid_t clock;
-  timespec t{};
-  if (pthread_getcpuclockid(thread, &clock) == 0) clock_gettime(clock, &t);
-  return std::chrono::seconds(t.tv_sec) + nanoseconds(t.tv_nsec);
-}
-
-// Whether a thread of this process would run if it had a CPU (it may have one), rather than wait
-// for a disk, say. False also when the system does not tell.
-bool is_runnable(pid_t thread) {
-  char name[64], text[256];
-  *fmt::format_to_n(name, sizeof(name) - 1, "/proc/self/task/{}/stat", thread).out = '\0';
-  const int file = open(name, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return false;
-  const ssize_t n = read(file, text, sizeof(text));
-  close(file);
-  // "id (name) R ...": the name may hold anything.
-  const std::string_view stat(text, n > 0 ? static_cast<size_t>(n) : 0);
-  const size_t name_end = stat.rfind(')');
-  return name_end != stat.npos && stat.substr(name_end).starts_with(") R");
 }
 
 }  // namespace
@@ -164,16 +130,8 @@ struct ThreadPool::Impl {
   struct Worker {
     alignas(64) Signal told;  // of how many runs; the task is on the same cache line
     Task task;
-    alignas(64) Signal done;                   // of how many runs
-    alignas(64) std::atomic<uint32_t> met{0};  // see Team::meet
-    alignas(64) std::atomic<pid_t> id{0};
-    std::thread thread;
-    // The caller's notes.
-    Rest rest;
-    bool takes_part = true, is_late = false;
-    nanoseconds cpu_before{0};
-    Rest::Clock::time_point first_strike{};
-    int strikes = 0;
+    alignas(64) Signal done;  // of how many runs
+    alignas(64) std::thread thread;
   };
 
   int n_threads = 1;
@@ -181,7 +139,6 @@ struct ThreadPool::Impl {
   alignas(64) std::atomic<size_t> next{0};
   alignas(64) Signal meeting;
   alignas(64) std::thread::id caller;  // of the last run
-  bool someone_rests = false;
 
   std::span<Worker> all() { return {workers.get(), static_cast<size_t>(n_threads - 1)}; }
 
@@ -200,10 +157,9 @@ struct ThreadPool::Impl {
   }
 
   void loop(Worker& self) {
-    self.id = static_cast<pid_t>(syscall(SYS_gettid));
     for (uint32_t seen = 0;; ++seen) {
       const auto ready = [&](uint32_t told) { return told != seen; };
-      if (!spin(self.told, ready)) sleep(self.told, ready);
+      await(self.told, ready);
       if (self.task.call == nullptr) return;
       work(self.task);
       self.done.value.fetch_add(1);
@@ -217,64 +173,20 @@ struct ThreadPool::Impl {
     wake(w.told);
   }
 
-  // Decides who takes part in the next run; how many, with the caller.
-  int gather() {
-    if (!someone_rests) return n_threads;
-    const auto now = Rest::Clock::now();
-    int size = 1;
-    for (Worker& w : all()) size += (w.takes_part = !w.rest.lasts(now)) ? 1 : 0;
-    someone_rests = size < n_threads;
-    return size;
-  }
-
-  // The caller waits for others: those for whom late(worker) holds until ready.
-  template <class Ready, class Late>
-  void await(Signal& s, Ready&& ready, Late&& late) {
-    if (spin(s, ready)) return;
-    const auto start = Rest::Clock::now();
-    for (Worker& w : all())
-      if ((w.is_late = w.takes_part && late(w))) w.cpu_before = cpu_time(w.thread.native_handle());
-    if (spin(s, ready, kLookSpins)) return;
-    look(start, late, 1);
-    if (sleep(s, ready, &kPatience)) return;
-    if (Rest::Clock::now() - start >= kPatience) look(start, late, kStrikes);
-    sleep(s, ready);
-  }
-
-  // Strikes for the workers that are late and have hardly run since `start`.
-  template <class Late>
-  void look(Rest::Clock::time_point start, Late&& late, int strikes) {
-    const auto now = Rest::Clock::now();
-    for (Worker& w : all()) {
-      if (!w.is_late || !late(w)) continue;
-      if (cpu_time(w.thread.native_handle()) - w.cpu_before > (now - start) / 2) continue;
-      if (now - w.first_strike > kStrikeTime) w.first_strike = now, w.strikes = 0;
-      if ((w.strikes += strikes) < kStrikes) continue;
-      w.strikes = 0;
-      if (!is_runnable(w.id)) continue;
-      w.rest.begin(now);
-      someone_rests = true;
-    }
-  }
-
-  // On everyone who takes part: task.size threads.
   void run(Task task) {
-    if (task.size == 1) return task.call(task.body, 0, task.count, 0);
+    if (n_threads == 1) return task.call(task.body, 0, task.count, 0);
+    task.size = n_threads;
     if (task.grain != 0) next.store(0, std::memory_order_relaxed);
-    for (Worker& w : all())
-      if (w.takes_part) {
-        ++task.rank;
-        tell(w, task);
-      }
+    for (Worker& w : all()) {
+      ++task.rank;
+      tell(w, task);
+    }
     task.rank = 0;
     work(task);
-    for (Worker& w : all())
-      if (w.takes_part) {
-        const uint32_t told = w.told.value.load(std::memory_order_relaxed);
-        await(
-            w.done, [&](uint32_t done) { return done == told; },
-            [](const Worker& other) { return other.done.value != other.told.value; });
-      }
+    for (Worker& w : all()) {
+      const uint32_t told = w.told.value.load(std::memory_order_relaxed);
+      await(w.done, [&](uint32_t done) { return done == told; });
+    }
   }
 };
 
@@ -296,63 +208,39 @@ void ThreadPool::greet_caller() {
   Impl& s = *impl_;
   if (n_threads_ == 1 || s.caller == std::this_thread::get_id()) return;
   s.caller = std::this_thread::get_id();
-  for (Impl::Worker& w : s.all()) w.takes_part = true;
   int cpu = sched_getcpu();
-  s.run(
-      {.count = static_cast<size_t>(n_threads_), .call = place, .body = &cpu, .size = n_threads_});
-  s.someone_rests = true;  // to be looked at again
+  s.run({.count = static_cast<size_t>(n_threads_), .call = place, .body = &cpu});
 }
 
 void ThreadPool::run_erased(size_t count, size_t grain, Call call, void* body) {
   if (count == 0) return;
   greet_caller();
-  impl_->run({.count = count, .grain = grain, .call = call, .body = body, .size = impl_->gather()});
+  impl_->run({.count = count, .grain = grain, .call = call, .body = body});
 }
 
 void ThreadPool::together_erased(TeamCall call, void* body) {
   greet_caller();
   Impl& s = *impl_;
-  const int size = s.gather();
   s.meeting.value.store(0, std::memory_order_relaxed);
-  for (Impl::Worker& w : s.all()) w.met.store(0, std::memory_order_relaxed);
   // Each thread has one item: itself.
   const auto one = [&](size_t, size_t, int rank) {
-    Team team(*this, rank, size);
+    Team team(*this, rank, n_threads_);
     call(body, team);
   };
   using One = decltype(one);
-  s.run({.count = static_cast<size_t>(size),
+  s.run({.count = static_cast<size_t>(n_threads_),
          .call = [](void* b, size_t begin, size_t end,
                     int rank) { (*static_cast<One*>(b))(begin, end, rank); },
-         .body = const_cast<void*>(static_cast<const void*>(&one)),
-         .size = size});
+         .body = const_cast<void*>(static_cast<const void*>(&one))});
 }
 
-void ThreadPool::rest(int worker, nanoseconds time) {
-  DEEPMINT_CHECK(worker >= 1 && worker < n_threads_);
-  impl_->workers[static_cast<size_t>(worker - 1)].rest.until = Rest::Clock::now() + time;
-  impl_->someone_rests = true;
-}
-
-// Whoever comes counts up `meeting`. So that the caller knows who is late, rank r also leaves its
-// count in workers[r - 1].met.
+// Whoever comes counts up `meeting`.
 void Team::meet() {
   if (size_ == 1) return;
   due_ += static_cast<uint32_t>(size_);
-  ThreadPool::Impl& pool = *pool_.impl_;
-  const uint32_t due = due_;
-  if (rank_ > 0)
-    pool.workers[static_cast<size_t>(rank_ - 1)].met.store(due, std::memory_order_relaxed);
-  if (pool.meeting.value.fetch_add(1) + 1 == due) return wake(pool.meeting);
-  const auto ready = [&](uint32_t come) { return static_cast<int32_t>(come - due) >= 0; };
-  if (rank_ == 0) {
-    pool.await(pool.meeting, ready, [&](const ThreadPool::Impl::Worker& w) {
-      const auto& mark = pool.workers[static_cast<size_t>(w.task.rank - 1)].met;
-      return mark.load(std::memory_order_relaxed) != due;
-    });
-  } else if (!spin(pool.meeting, ready)) {
-    sleep(pool.meeting, ready);
-  }
+  Signal& meeting = pool_.impl_->meeting;
+  if (meeting.value.fetch_add(1) + 1 == due_) return wake(meeting);
+  await(meeting, [due = due_](uint32_t come) { return static_cast<int32_t>(come - due) >= 0; });
 }
 
 int logical_cpus() { return std::max(1, static_cast<int>(allowed_cpus().size())); }

@@ -18,15 +18,8 @@
 // A thread that calls for the first time spreads the workers over the other cores, once; after that
 // they may move. Left to itself, a scheduler may keep two threads on one core for tens of
 // milliseconds.
-//
-// When other programs want the same CPUs, a run waits for a worker that has none, often for
-// milliseconds. A worker that was found to be so (ready to run, but not running) is left out of the
-// runs of the next while: the others take its share, so that a pool on busy CPUs is about as fast
-// as one with fewer threads. Work is cut by the threads that take part; `worker` counts them.
 #pragma once
 
-#include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -55,24 +48,6 @@ class Team {
   uint32_t due_ = 0;  // arrivals that complete the meeting, counted from the start of the call
 };
 
-// How long a worker that was late for want of a CPU is left out: short at first, twice as long
-// each time it is late again soon after.
-struct Rest {
-  using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::nanoseconds kFirst = std::chrono::milliseconds(8);
-  static constexpr std::chrono::nanoseconds kLongest = std::chrono::milliseconds(512);
-
-  Clock::time_point until{};
-  std::chrono::nanoseconds length{0};
-
-  bool lasts(Clock::time_point now) const { return now < until; }
-  void begin(Clock::time_point now) {
-    const bool soon = length.count() > 0 && now - until < 4 * length;
-    length = soon ? std::min(2 * length, kLongest) : kFirst;
-    until = now + length;
-  }
-};
-
 class ThreadPool {
  public:
   explicit ThreadPool(int n_threads);  // >= 1; 1 runs everything on the caller
@@ -84,7 +59,7 @@ class ThreadPool {
 
   // Calls body(begin, end, worker) over disjoint ranges that cover [0, count), on all threads;
   // returns when all are done. `grain` items are handed out at a time (0 = one equal share per
-  // thread that takes part). body must not throw.
+  // thread). body must not throw.
   template <class Body>
   void run(size_t count, Body&& body, size_t grain = 0) {
     using B = std::remove_reference_t<Body>;
@@ -96,7 +71,7 @@ class ThreadPool {
         const_cast<void*>(static_cast<const void*>(&body)));
   }
 
-  // Calls body(team) once on each thread that takes part, at the same time. Every thread must come
+  // Calls body(team) once on each thread, at the same time. Every thread must come
   // to the same number of meetings. body must not throw.
   template <class Body>
   void together(Body&& body) {
@@ -104,10 +79,6 @@ class ThreadPool {
     together_erased([](void* b, Team& team) { (*static_cast<B*>(b))(team); },
                     const_cast<void*>(static_cast<const void*>(&body)));
   }
-
-  // Leaves a worker (1 … size() - 1) out of the runs of a while; what happens by itself to one that
-  // is late.
-  void rest(int worker, std::chrono::nanoseconds time);
 
  private:
   friend class Team;

@@ -76,50 +76,6 @@ TEST(ThreadPool, TogetherWakesSleepers) {
   }
 }
 
-// Whoever is left out, every item is done once, under worker numbers that count up.
-TEST(ThreadPool, WorkersThatRestAreLeftOut) {
-  ThreadPool pool(4);
-  for (const int resting : {0, 1, 2, 3}) {
-    for (int worker = 1; worker < 4; ++worker)
-      pool.rest(worker, std::chrono::seconds(worker <= resting ? 1000 : 0));
-    for (const size_t grain : {size_t{0}, size_t{1}, size_t{10}}) {
-      std::vector<std::atomic<int>> seen(101);
-      pool.run(
-          seen.size(),
-          [&](size_t begin, size_t end, int worker) {
-            EXPECT_LT(worker, 4 - resting);
-            for (size_t i = begin; i < end; ++i) seen[i]++;
-          },
-          grain);
-      for (const auto& s : seen) EXPECT_EQ(s.load(), 1);
-    }
-    std::atomic<int> met{0}, size{0};
-    pool.together([&](Team& team) {
-      team.meet();
-      ++met;
-      size = team.size();
-    });
-    EXPECT_EQ(met.load(), size.load());
-    EXPECT_LE(size.load(), 4 - resting);
-  }
-}
-
-TEST(ThreadPool, RestsGrowWhileAWorkerIsLateAgainAndAgain) {
-  using std::chrono::milliseconds;
-  Rest rest;
-  auto now = Rest::Clock::time_point(std::chrono::hours(1));
-  EXPECT_FALSE(rest.lasts(now));
-  for (const int expected : {8, 16, 32, 64, 128, 256, 512, 512}) {
-    rest.begin(now);
-    EXPECT_TRUE(rest.lasts(now + milliseconds(expected) - milliseconds(1)));
-    EXPECT_FALSE(rest.lasts(now + milliseconds(expected)));
-    now += milliseconds(expected + 1);
-  }
-  now += milliseconds(3000);  // a long good while: as if for the first time
-  rest.begin(now);
-  EXPECT_FALSE(rest.lasts(now + milliseconds(8)));
-}
-
 // A caller that is new to the pool has its workers on other cores, and they may run anywhere
 // afterwards.
 TEST(ThreadPool, SpreadsOverTheCoresOnceForEachCaller) {
@@ -131,7 +87,6 @@ TEST(ThreadPool, SpreadsOverTheCoresOnceForEachCaller) {
   const auto check = [&] {
     std::vector<int> may(static_cast<size_t>(threads));
     pool.run(1, [](size_t, size_t, int) {});
-    for (int worker = 1; worker < threads; ++worker) pool.rest(worker, {});  // all take part
     pool.run(may.size(), [&](size_t, size_t, int worker) {
       cpu_set_t own;
       if (sched_getaffinity(0, sizeof(own), &own) == 0)
