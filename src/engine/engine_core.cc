@@ -291,7 +291,7 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare_saved(GenerationRequest re
         fmt::format("expected more than the {} tokens that the saved sequence has, found {}",
                     length - saved.prompt_tokens, s->limit - s->prompt_tokens));
   // Rows that a decoder tail left out have nothing in the rings that a full run would read.
-  if (s->request.want_prompt_logits && saved.computed < s->prompt_tokens &&
+  if (s->request.want_prompt_logits && saved.computed > 0 && saved.computed < s->prompt_tokens &&
       model_->exact_prompt_tail(s->prompt_tokens).first_full > 0)
     return bad_request("want_prompt_logits",
                        "expected a saved sequence that has run its prompt, found one inside it");

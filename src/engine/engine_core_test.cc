@@ -660,6 +660,37 @@ TEST(EngineCore, MaskGatesSamplingAndSeesEveryToken) {
 
 // ---------------------------------------------------------------- saved and restored
 
+// A request that steps aside before its first row, or inside a replay, holds no block and no slot.
+TEST(EngineCore, SavedWhileSetAsideWithNothingComputed) {
+  for (const bool ahead : {false, true})
+    for (const bool from_cache : {false, true}) {
+      Driver d(fake(), config(3, 16, 40, ahead));
+      if (from_cache) {
+        d.submit(simple(130, 1, 8));
+        d.run();
+      }
+      const Submitted busy = d.submit(simple(60, 4, 9)), s = d.submit(simple(130, 6, 8));
+      d.core->step();  // the first prompt takes all rows of it
+      const auto before = d.core->stats().rows;
+      ASSERT_TRUE(d.core->preempt(s.control->id));
+      EXPECT_LE(d.core->stats().rows - before, 16);
+      EXPECT_EQ(d.core->stats().parked_bytes, 0);
+      auto saved = d.core->export_state(s.control->id);
+      ASSERT_TRUE(saved.has_value()) << saved.error().str();
+      Driver to(fake(), config(2, 32));
+      const auto twin = to.resume(s.request, std::move(*saved));
+      ASSERT_TRUE(twin.has_value()) << twin.error().str();
+      to.run();
+      d.run();
+      const Answer whole = answer_alone(*d.model, s.request, kContext);
+      expect_answer(*twin, whole, "goes on elsewhere");
+      expect_answer(s, whole, "comes back");
+      expect_answer(busy, answer_alone(*d.model, busy.request, kContext), "neighbour");
+      to.expect_clean();
+      d.expect_clean();
+    }
+}
+
 TEST(EngineCore, SavedAfterAnyStepAndResumedElsewhere) {
   const auto model = fake();
   GenerationRequest r = simple(100, 110);

@@ -204,6 +204,26 @@ TEST(SeqState, RestoredElsewhereEqualsTheOriginal) {
   }
 }
 
+// A sequence that has computed nothing may hold no block and no slot.
+TEST(SeqState, NothingComputedNeedsNoMemory) {
+  const Fixture f(30, 0);
+  const auto bytes = encode_seq_state(f.state, f.arena, {}, kNoSlot);
+  const auto view = decode_seq_state(bytes, f.expected());
+  ASSERT_TRUE(view.has_value()) << view.error().str();
+  EXPECT_EQ(view->state.tokens, f.state.tokens);
+  EXPECT_EQ(view->state.computed, 0);
+  for (const auto part : view->parts)
+    for (const std::byte b : part) ASSERT_EQ(b, std::byte{0});
+  EXPECT_EQ(bytes.size(), f.encode().size());
+}
+
+TEST(SeqStateDeathTest, MemoryThatIsNotThereIsNotRead) {
+  const Fixture f;
+  EXPECT_DEATH(encode_seq_state(f.state, f.arena, f.blocks, kNoSlot), "");
+  EXPECT_DEATH(encode_seq_state(f.state, f.arena, {}, f.slot), "");
+  EXPECT_DEATH((void)f.arena.element(0, 8), "");
+}
+
 // The documented layout, field by field (docs/formats/seqstate.md).
 TEST(SeqState, BytesAreWhereTheDocumentSays) {
   const Fixture f;

@@ -84,6 +84,7 @@ std::vector<std::byte> encode_seq_state(const SeqState& state, const StateArena&
   DEEPMINT_CHECK(blocks.size() >= n_blocks);
   DEEPMINT_CHECK(state.computed >= 0 && static_cast<size_t>(state.computed) <= state.tokens.size());
   const auto parts = arena.parts();
+  DEEPMINT_CHECK(slot != kNoSlot || state.computed == 0 || bytes_per_slot(parts) == 0);
   const size_t tokens_at = sizeof(Header) + parts.size() * sizeof(PartRecord);
   size_t end = align_up(tokens_at + state.tokens.size() * sizeof(TokenId));
   std::vector<PartRecord> records;
@@ -116,6 +117,7 @@ std::vector<std::byte> encode_seq_state(const SeqState& state, const StateArena&
   for (size_t p = 0; p < records.size(); ++p) {
     const PartRecord& record = records[p];
     put(out, sizeof(Header) + p * sizeof(PartRecord), record);
+    if (parts[p].family == PartFamily::kPrivate && slot == kNoSlot) continue;  // zeros
     for (size_t i = 0; i < record.count; ++i) {
       const size_t index = parts[p].family == PartFamily::kGlobal ? static_cast<size_t>(blocks[i])
                                                                   : static_cast<size_t>(slot);

@@ -47,7 +47,8 @@ struct SeqStateView {
 
 size_t blocks_for(int32_t positions);  // ceil(positions / kBlockTokens)
 
-// blocks: at least blocks_for(state.computed); slot: kNoSlot when the layout has no private part.
+// blocks: at least blocks_for(state.computed); slot: kNoSlot when the layout has no private part,
+// or nothing is computed: private parts are then zeros.
 std::vector<std::byte> encode_seq_state(const SeqState& state, const StateArena& arena,
                                         std::span<const BlockId> blocks, SlotId slot);
 

@@ -65,12 +65,12 @@ size_t StateArena::count(size_t part) const {
 }
 
 std::span<std::byte> StateArena::element(size_t part, size_t index) {
-  DEEPMINT_DCHECK(part < parts_.size() && index < count(part));
+  DEEPMINT_CHECK(part < parts_.size() && index < count(part));
   return {memory_.data() + offsets_[part] + index * parts_[part].bytes, parts_[part].bytes};
 }
 
 std::span<const std::byte> StateArena::element(size_t part, size_t index) const {
-  DEEPMINT_DCHECK(part < parts_.size() && index < count(part));
+  DEEPMINT_CHECK(part < parts_.size() && index < count(part));
   return {memory_.data() + offsets_[part] + index * parts_[part].bytes, parts_[part].bytes};
 }
 
