@@ -67,6 +67,19 @@ class TappedModel : public Model {
   PromptTail exact_prompt_tail(int32_t prompt_tokens) const override {
     return model_->exact_prompt_tail(prompt_tokens);
   }
+  Result<PromptTail> bounded_prompt_tail(int32_t prompt_tokens,
+                                         int32_t keep_tokens) const override {
+    return model_->bounded_prompt_tail(prompt_tokens, keep_tokens);
+  }
+  PrefixPlan plan_prefix(const PrefixHit& hit, int32_t prompt_tokens, PromptTail tail,
+                         bool approximate_tail) const override {
+    return model_->plan_prefix(hit, prompt_tokens, tail, approximate_tail);
+  }
+  void begin_at(const SequenceRef& sequence, std::span<const PartMemory> state,
+                std::span<const TokenId> tokens, int32_t begin) const override {
+    model_->begin_at(sequence, state, tokens, begin);
+  }
+  StepWork work() const override { return model_->work(); }
   void prefetch(std::span<const TokenId> ids) override { model_->prefetch(ids); }
   void commit(const SequenceRef& sequence, std::span<const PartMemory> state,
               int32_t length) override {
