@@ -7,6 +7,8 @@
 
 #include "engine/engine_core.h"
 #include "engine/load.h"
+#include "kvcache/seq_state.h"
+#include "model/deepseek_v41/model.h"
 #include "model/deepseek_v41/synth.h"
 #include "support/collecting_sink.h"
 
@@ -81,6 +83,10 @@ class EngineV41 : public ::testing::Test {
     while (!core.idle()) core.step();
     EXPECT_TRUE(core.cache().check());
     return reply(*sink);
+  }
+
+  static std::span<const kvcache::PartSpec> model_parts(EngineCore& core) {
+    return core.cache().arena().parts();
   }
 
   static Reply cold(const GenerationRequest& r) { return ask(*engine(false, false), r); }
@@ -166,6 +172,96 @@ TEST_F(EngineV41, SnapshotsThatAReplayLeavesAreExact) {
     for (int32_t i = 0; i < 70; ++i) r.tokens.push_back(i);
     EXPECT_EQ(ask(*core, r), cold(r)) << more;
   }
+}
+
+// A decoder tail ends where the snapshot is taken: what the next rows read of it, in every layer,
+// is what a run of all rows leaves there.
+TEST_F(EngineV41, SnapshotsUnderADecoderTailAreThoseOfAFullRun) {
+  const auto& model = dynamic_cast<const v41::V41Model&>(*loaded_.model);
+  const v41::StateLayout& layout = model.layout();
+  // Window rows of every layer, then the rest of the private state, as a sequence finds them.
+  const auto private_state = [&](EngineCore& core, const GenerationRequest& r, int32_t length) {
+    kvcache::CacheManager& cache = core.cache();
+    const auto now = Clock::steady().now();
+    kvcache::HashChain chain({.model_fingerprint = model.info().fingerprint,
+                              .layout_fingerprint = kvcache::layout_fingerprint(model_parts(core)),
+                              .salt = {}});
+    chain.append(r.tokens);
+    const auto blocks = static_cast<size_t>(length / kBlockTokens);
+    const kvcache::Match match = cache.match(chain.first_blocks(blocks), r.tokens, now);
+    EXPECT_EQ(match.snapshot_blocks, blocks);
+    EXPECT_EQ(match.snapshot_tag, 0u);  // said to be exact
+    kvcache::Lease lease(blocks);
+    EXPECT_EQ(cache.acquire(lease, match, 0, now), kvcache::Acquired::kYes);
+    EXPECT_TRUE(cache.snapshot_get(lease, blocks, now));
+    std::vector<PartMemory> memory;
+    for (size_t p = 0; p < cache.arena().parts().size(); ++p)
+      memory.push_back({cache.arena().base(p), cache.arena().count(p)});
+    const StepInput input{.rows = {}, .sequences = {}, .state = memory};
+    const SequenceRef sequence{lease.blocks(), lease.slot()};
+    std::vector<std::vector<std::byte>> rows;
+    for (int layer = 0; layer < layout.layers(); ++layer)
+      for (int32_t p = length - layout.window() + 1; p < length; ++p) {
+        const std::byte* row = layout.window_row(input, sequence, layer, p);
+        rows.emplace_back(row, row + layout.window_row_bytes());
+      }
+    for (const size_t source : layout.carry_sources()) {
+      const auto* row =
+          reinterpret_cast<const std::byte*>(layout.carry_row(input, sequence, source, length - 1));
+      rows.emplace_back(row, row + layout.carry_row_bytes());
+    }
+    const auto* ids = reinterpret_cast<const std::byte*>(layout.history(input, sequence));
+    rows.emplace_back(ids, ids + v41::StateLayout::kHistory * sizeof(int32_t));
+    cache.release(lease, now);
+    return rows;
+  };
+  for (const bool ahead : {false, true})
+    for (const int32_t prompt : {130, 200, 333, 513}) {
+      const int32_t boundary = (prompt - 1) / kBlockTokens * kBlockTokens;
+      const GenerationRequest r = request(prompt, 3);
+      ASSERT_GT(model.exact_prompt_tail(boundary).first_full, 0);
+      // Planned from the prompt's end, rows that the snapshot's window needs would be left out.
+      if (prompt - boundary > 15) {
+        ASSERT_GT(model.exact_prompt_tail(prompt).first_full,
+                  model.exact_prompt_tail(boundary).first_full + 15);
+      }
+      const auto with_tail = engine(true, true, ahead), whole = engine(true, true, ahead);
+      ask(*with_tail, r);
+      GenerationRequest scored = r;
+      scored.want_prompt_logits = true;  // every row runs every layer
+      ask(*whole, scored);
+      EXPECT_EQ(private_state(*with_tail, r, boundary), private_state(*whole, r, boundary))
+          << "prompt of " << prompt;
+    }
+}
+
+// A bounded tail approximates for its own request: the same with and without a cache, and nobody
+// finds a trace of it.
+TEST_F(EngineV41, ABoundedTailIsThatOfAColdRunAndLeavesNoWindowState) {
+  for (const bool ahead : {false, true})
+    for (const int32_t prompt : {200, 333, 336}) {
+      const GenerationRequest exact = request(prompt, 30);
+      const Reply right = cold(exact);
+      for (const int32_t keep : {16, 40, 250}) {
+        GenerationRequest bounded = exact;
+        bounded.tail_keep_tokens = keep;
+        const Reply expected = cold(bounded);
+        if (keep == 16) {
+          EXPECT_NE(expected.logprobs, right.logprobs);
+        }
+        const auto first = engine(true, true, ahead);
+        EXPECT_EQ(ask(*first, bounded), expected) << prompt << " keeps " << keep << ", empty cache";
+        EXPECT_EQ(first->stats().snapshots, 0);
+        EXPECT_EQ(ask(*first, exact), right) << prompt << " after one that keeps " << keep;
+        // Where an exact run has left its window state, beside which the tail's is another.
+        const auto second = engine(true, true, ahead);
+        EXPECT_EQ(ask(*second, exact), right);
+        EXPECT_EQ(second->stats().snapshots, 1);
+        EXPECT_EQ(ask(*second, bounded), expected) << prompt << " keeps " << keep << ", a snapshot";
+        EXPECT_EQ(second->stats().snapshots, 1);
+        EXPECT_EQ(ask(*second, exact), right) << prompt << " after a hit that keeps " << keep;
+      }
+    }
 }
 
 // Many at once behind one prompt, some set aside on the way, some with a tail of their own.
