@@ -160,7 +160,7 @@ bool Scheduler::make_room(const Sequence& next) {
   bool quiet = true;
   for (size_t i = 0; i < victims; ++i) {
     Sequence& s = *running_[running_.size() - 1 - i];
-    s.yields = true;
+    s.yields = yielding_ = true;
     quiet = quiet && !in_flight(s);
   }
   if (!quiet) return false;  // at the next plan their last step will have ended
@@ -172,7 +172,9 @@ bool Scheduler::make_room(const Sequence& next) {
 
 void Scheduler::start_waiting() {
   blocked_ = false;
-  for (const auto& s : running_) s->yields = false;
+  if (yielding_)
+    for (const auto& s : running_) s->yields = false;
+  yielding_ = false;
   while (Sequence* next = next_to_start()) {
     const bool place = running_.size() + draining_.size() < limits_.max_running;
     if (!(place && take_memory(*next)) && !(make_room(*next) && take_memory(*next))) {
@@ -296,9 +298,14 @@ const StepPlan& Scheduler::plan(Clock::time_point now) {
     }
   }
   const auto one_row = [](const Sequence& s) { return s.decoding() && s.pending() == 1; };
-  for (const auto& s : running_)
-    if (one_row(*s) && !s->yields && !s->ending) grant(*s, 1);
+  bool all_decode = true;
+  for (const auto& s : running_) {
+    const bool decodes = one_row(*s) && !s->yields && !s->ending;
+    if (decodes) grant(*s, 1);
+    all_decode = all_decode && decodes;
+  }
   plan_->attention = 0;  // decode never waits for prefill, and does not use up its budget
+  if (all_decode) return *plan_;
   const auto wants_rows = [this](const Sequence& s) {
     return s.pending() > 0 && s.last_step != step_ && !s.yields && !s.ending && s.leader == nullptr;
   };
@@ -328,15 +335,16 @@ void Scheduler::retire(const StepPlan& plan, bool ran, Clock::time_point now) {
   DEEPMINT_CHECK(plan.step > retired_);
   now_ = now;
   retired_ = plan.step;
-  if (ran)
-    for (const Grant& g : plan.grants) {
-      Sequence& s = *g.sequence;
+  for (Grant& g : plans_[plan.step % 2].grants) {
+    Sequence& s = *g.sequence;
+    const bool done = s.state == RequestState::kDone;
+    if (ran) {
       DEEPMINT_CHECK(s.computed == g.begin);
       s.computed += g.count;
-      if (s.may_publish && s.state != RequestState::kDone) publish(s);
+      if (s.may_publish && !done) publish(s);
     }
-  for (Grant& g : plans_[plan.step % 2].grants)
-    if (g.sequence->state == RequestState::kDone) g.sequence = nullptr;
+    if (done) g.sequence = nullptr;
+  }
   std::erase_if(draining_, [&](std::unique_ptr<Sequence>& s) {
     if (in_flight(*s)) return false;
     cache_.release(s->lease, now);

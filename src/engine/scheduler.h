@@ -142,6 +142,7 @@ class Scheduler {
   Clock::time_point now_;  // of the call
   size_t followers_ = 0;   // sequences with a leader
   bool blocked_ = false;
+  bool yielding_ = false;  // somebody may have to step aside
 };
 
 }  // namespace deepmint
