@@ -205,6 +205,14 @@ class GrammarCommand : public Command {
     DEEPMINT_CHECK_OK(by_token.compile(source));
     DEEPMINT_TRY(walk, by_token.walk(text, nullptr));
     if (walk.accepted) return write_stdout("accepted\n");
+    DEEPMINT_TRY(reason, why(source, text, walk));
+    // Not a wrong command line: the work was done, and its answer is no.
+    return fail(ErrorCode::kUnavailable, fmt::format("rejected at {}", reason), *instance_);
+  }
+
+  // `byte 12 of 40: expected '"', found ' '`, for a walk that was refused.
+  static Result<std::string> why(const GrammarSource& source, const std::string& text,
+                                 const Walk& walk) {
     DEEPMINT_TRY(bytes, byte_vocabulary());
     GrammarCase by_byte(bytes, nullptr);
     DEEPMINT_CHECK_OK(by_byte.compile(source));
@@ -216,11 +224,20 @@ class GrammarCommand : public Command {
         walk.bytes < text.size()
             ? describe(grammar::ByteSet::one(static_cast<uint8_t>(text[walk.bytes])), false)
             : "the end of the text";
-    // Not a wrong command line: the work was done, and its answer is no.
-    return fail(ErrorCode::kUnavailable,
-                fmt::format("rejected at byte {} of {}: expected {}, found {}", walk.bytes,
-                            text.size(), allowed, found),
-                *instance_);
+    std::string out = fmt::format("byte {} of {}: expected {}, found {}", walk.bytes, text.size(),
+                                  allowed, found);
+    // The one rule of ours that a JSON text can break.
+    constexpr std::string_view kBlanks = " \t\n\r";
+    if (source.kind == grammar::SpecKind::kJsonSchema && walk.bytes < text.size() &&
+        kBlanks.find(text[walk.bytes]) != std::string_view::npos) {
+      const size_t before = std::string_view(good).find_last_not_of(kBlanks);
+      if (good.empty() || (matcher.may_stop() && before + 1 == good.size()))
+        out += " (no white space stands around the value)";
+      else if (good.size() - before - 1 == source.options.max_whitespace)
+        out += fmt::format(" (white space comes in runs of at most {})",
+                           source.options.max_whitespace);
+    }
+    return out;
   }
 
   Status bench(const GrammarCase& first, const GrammarSource& source, const std::string& text) {
@@ -234,7 +251,12 @@ class GrammarCommand : public Command {
     DEEPMINT_TRY(walk, one.walk(text, &times));
     json::Writer w;
     w.begin_object();
-    w.key("accepted").value(walk.accepted).key("tokens").value(static_cast<uint64_t>(walk.tokens));
+    w.key("accepted").value(walk.accepted);
+    if (!walk.accepted) {
+      DEEPMINT_TRY(reason, why(source, text, walk));
+      w.key("rejected_at").value(reason);
+    }
+    w.key("tokens").value(static_cast<uint64_t>(walk.tokens));
     w.key("compile_us");
     write_summary(w, summarize(compile_us), 1);
     w.key("mask_us");

@@ -492,15 +492,6 @@ Status Lowering::lower(Symbol out, const ObjectShape& o) {
   return {};
 }
 
-Result<Symbol> document_of(GrammarBuilder& builder, Symbol value,
-                           const JsonSchemaOptions& options) {
-  RegexSet& set = builder.regexes();
-  if (options.max_whitespace == 0) return value;
-  const JsonLexemes lex(set, options.max_whitespace);
-  const Symbol blank = builder.optional(builder.terminal(set.without_epsilon(lex.space())));
-  return builder.sequence({blank, value, blank});
-}
-
 const json::Value& object_schema() {
   static const json::Value kSchema(json::Object{{"type", json::Value(std::string("object"))}});
   return kSchema;
@@ -528,8 +519,7 @@ Result<Symbol> add_json_object(GrammarBuilder& builder, const JsonSchemaOptions&
 Result<Grammar> compile_json_schema(const json::Value& schema, const JsonSchemaOptions& options) {
   GrammarBuilder builder;
   DEEPMINT_TRY(value, add_json_schema(builder, schema, options));
-  DEEPMINT_TRY(whole, document_of(builder, value, options));
-  builder.set_start(whole);
+  builder.set_start(value);
   Result<Grammar> out = builder.build();
   if (!out && out.error().code == ErrorCode::kInvalidArgument)
     return fail(ErrorCode::kInvalidArgument, "expected a schema that some value satisfies", "#");

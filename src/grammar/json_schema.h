@@ -40,7 +40,8 @@ Result<Symbol> add_json_schema(GrammarBuilder& builder, const json::Value& schem
                                const JsonSchemaOptions& options = {});
 Result<Symbol> add_json_object(GrammarBuilder& builder, const JsonSchemaOptions& options = {});
 
-// A whole document, white space allowed around it.
+// A whole document, from the first byte of the value to its last: a reply neither begins nor ends
+// with white space.
 Result<Grammar> compile_json_schema(const json::Value& schema,
                                     const JsonSchemaOptions& options = {});
 Result<Grammar> compile_json_object(const JsonSchemaOptions& options = {});  // any object

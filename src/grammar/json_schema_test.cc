@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -51,7 +51,10 @@ void check(const std::vector<Case>& cases) {
 
 TEST(JsonSchema, Types) {
   check({
-      {"anything", "{}", {"1", "null", "[]", R"({"a":[{}]})", R"("x")", " true "}, {"", "1 2"}},
+      {"anything",
+       "{}",
+       {"1", "null", "[]", R"({"a":[{}]})", R"("x")", "true"},
+       {"", "1 2", " true", "true "}},
       {"true", "true", {"1"}, {"x"}},
       {"one type", R"({"type":"string"})", {R"("")", R"("aé\n\u00e9")"}, {"1", "\"\n\"", "\"a"}},
       {"two types", R"({"type":["null","integer"]})", {"null", "-7", "3.0"}, {"3.5", "true"}},
@@ -290,6 +293,10 @@ TEST(JsonSchema, WhiteSpaceIsBounded) {
   EXPECT_TRUE(ok("[" + std::string(8, ' ') + "1" + std::string(8, '\n') + "," + "2 ]"));
   EXPECT_FALSE(ok("[" + std::string(9, ' ') + "1]"));
   EXPECT_FALSE(ok("[1" + std::string(9, ' ') + "]"));
+  EXPECT_TRUE(ok("[1]"));
+  EXPECT_FALSE(ok(" [1]"));  // the text is the value alone
+  EXPECT_FALSE(ok("[1] "));
+  EXPECT_FALSE(ok("[1]\n"));
   const auto tight = compiled("{}", {.max_whitespace = 0});
   ASSERT_TRUE(tight);
   EXPECT_TRUE(Matcher(*tight).accepts_bytes("[1,{}]").complete);
@@ -379,10 +386,9 @@ TEST(JsonSchema, BombsEndSoon) {
   bombs.push_back(
       R"({"not":{"not":{"not":{"not":{"properties":{"a":{"$ref":"#"}},"required":["a"]}}}}})");
   for (const std::string& bomb : bombs) {
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();  // of the processor: a busy machine is no bomb
     const auto got = compiled(bomb);
-    const double s =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double s = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     EXPECT_LT(s, 10) << bomb.substr(
         0, 100);  // seconds even under sanitizers; milliseconds in a release
     if (!got) {
