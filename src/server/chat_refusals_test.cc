@@ -130,7 +130,7 @@ TEST_F(Server, BadRequestsNameTheField) {
        R"({"name", "arguments"}} with strings)",
        "messages[0].tool_calls[0]"},
       {chat_body({{"response_format", {{"type", "regex"}, {"regex", "a(?=b)"}}}}).dump(), 400,
-       "response_format: character 1: look-ahead cannot be done", ""},
+       "response_format: character 1: look-ahead cannot be done", "response_format"},
       {chat_body({{"response_format", {{"type", "regex"}, {"regex", "a"}}}, {"ignore_eos", true}})
            .dump(),
        400, "ignore_eos: expected false: a reply with a guaranteed form ends where the form does",

@@ -70,7 +70,9 @@ ApiError api_error(const Error& error) {
     out.code = row.type;
     out.message = error.str();
     // A request field has no spaces; "byte 17" is a place in the text, not a field.
-    if (row.status == 400 && error.where.find(' ') == std::string::npos) out.param = error.where;
+    // "field", or "field: place inside its value".
+    const std::string field = error.where.substr(0, error.where.find(": "));
+    if (row.status == 400 && field.find(' ') == std::string::npos) out.param = field;
     // The engine knows how long its queue takes; others only that it is worth trying again.
     out.retry_after_s = row.retry_after_s;
     if (row.retry_after_s > 0 && error.retry_after_s > 0)

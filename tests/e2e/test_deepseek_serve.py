@@ -154,7 +154,7 @@ def test_a_guarantee_that_nothing_can_give_is_refused(served):
     with pytest.raises(openai.BadRequestError) as caught:
         ask(served, REQUESTS["thinking"], tools=[{"type": "custom", "custom": {"name": "sql", "format": {
             "type": "grammar", "grammar": {"syntax": "regex", "definition": "SELECT .*"}}}}])
-    assert "grammar" in caught.value.message and caught.value.param == "tools"
+    assert "grammar" in caught.value.message and caught.value.param == "tools[0]"
     assert served.models.list().data[0].id == "deepseek"  # alive
 
 

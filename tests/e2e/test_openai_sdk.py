@@ -1,6 +1,7 @@
 """The published OpenAI SDK as a client: what a real user's program sees."""
 import asyncio
 import hashlib
+import json
 import math
 import pathlib
 import re
@@ -229,6 +230,23 @@ def test_logprobs_are_those_of_the_reply(client, model):
 
 # -- errors -----------------------------------------------------------------------------------------------------------------------
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reply_keeps_to_its_schema(client, model, stream):
+    schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "inhabitants": {"type": "integer", "minimum": 0, "maximum": 99999999}},
+              "required": ["city", "inhabitants"], "additionalProperties": False}
+    for seed in range(3):
+        ask = {"model": model, "messages": QUESTION, "temperature": 1, "seed": seed, "max_tokens": 200,
+               "response_format": {"type": "json_schema", "json_schema": {"name": "city", "schema": schema, "strict": True}}}
+        text = text_of(client.chat.completions.create(stream=True, **ask)) if stream else client.chat.completions.create(**ask).choices[0].message.content
+        found = json.loads(text)
+        assert list(found) == ["city", "inhabitants"] and len(found["city"]) <= 12 and 0 <= found["inhabitants"] <= 99999999
+    text = client.chat.completions.create(**{**ask, "response_format": {"type": "json_object"}, "temperature": 0, "max_tokens": 300}).choices[0]
+    if text.finish_reason == "stop":
+        assert isinstance(json.loads(text.message.content), dict)
+    else:
+        assert text.message.content.startswith("{")
+
+
 @pytest.mark.parametrize("wrong, param, says", [
     ({"temperature": 3}, "temperature", "expected a number from 0 to 2, found 3"),
     ({"top_p": 0}, "top_p", "found 0"),
@@ -239,7 +257,9 @@ def test_logprobs_are_those_of_the_reply(client, model):
     ({"logit_bias": {"999999999": 1}}, "logit_bias", "999999999"),
     ({"extra_body": {"stream": "yes"}}, "stream", 'expected true or false, found "yes"'),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}, "tools", "no place for tools"),
-    ({"response_format": {"type": "json_object"}}, "response_format.type", "json_object"),
+    ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "strin"}}}}, "response_format", "strin"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"$ref": "http://a/b"}}}}, "response_format", "http://a/b"),
     ({"messages": []}, "messages", "at least one message"),
     ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "robot"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]},
