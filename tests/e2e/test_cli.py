@@ -2,11 +2,12 @@
 import array
 import json
 import math
+import re
 import subprocess
 
 import pytest
 
-from program import MORE_THREADS, BIN, available_isas, bad, environment, good, run, smollm2
+from program import BIN, MORE_THREADS, ROOT, available_isas, bad, environment, good, run, smollm2
 
 QUESTION = "What is the capital of France? Answer in one short sentence."
 
@@ -27,6 +28,21 @@ def same(a, b):
 
 
 # -- run --------------------------------------------------------------------------------------------------------------------------
+
+def test_the_commands_of_the_readme(tmp_path):
+    """Each command that ends by itself and needs no terminal, as it is written, in a folder with build/ and models/."""
+    (tmp_path / "build/release/bin").mkdir(parents=True)
+    (tmp_path / "build/release/bin/deepmint").symlink_to(BIN)
+    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(("build/release/bin/deepmint", "echo "))]
+    lines = [line.replace("MODEL", str(smollm2())) for line in lines if not re.search(r"deepmint (chat|bench) ", line)]
+    assert len(lines) == 4, lines
+    for line in lines:
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stderr) == (0, ""), (line, done.stderr)
+        expected = re.search(r"# (\{.*\})$", line)  # an example that shows its answer
+        assert expected is None or done.stdout.strip() == expected.group(1)
+    assert '{"city": "Paris"}' in done.stdout
+
 
 def test_run_answers_and_says_what_it_used():
     reply = answer("-p", QUESTION, "--temperature", "0", "--max-tokens", "40")
