@@ -10,10 +10,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <functional>
 #include <numeric>
 #include <random>
 #include <string>
@@ -28,6 +26,7 @@
 #include "model/deepseek_v41/formats.h"
 #include "model/deepseek_v41/ref_ops.h"
 #include "model/deepseek_v41/synth.h"
+#include "timing.h"
 
 namespace deepmint::v41 {
 namespace {
@@ -40,24 +39,11 @@ class Ops : public FastOps {
   void moe(const float*, int64_t, const Config&, int, const LayerWeights&, float*) override {}
 };
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 double g_seconds = 0.3;
 
-// Median time of one call.
-double time_of(const std::function<void()>& call) {
-  call();
-  std::vector<double> times;
-  for (const double end = now() + g_seconds; now() < end || times.size() < 3;) {
-    const double start = now();
-    call();
-    times.push_back(now() - start);
-  }
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
-                   times.end());
-  return times[times.size() / 2];
+template <class Call>
+double time_of(Call&& call) {
+  return bench::time_of(g_seconds, call);
 }
 
 std::mt19937 g_rng(1);
