@@ -125,7 +125,7 @@ struct ThreadPool::Impl {
     size_t count = 0, grain = 0;
     Call call = nullptr;  // none: the thread ends
     void* body = nullptr;
-    int rank = 0, size = 1;
+    int rank = 0;
   };
   struct Worker {
     alignas(64) Signal told;  // of how many runs; the task is on the same cache line
@@ -144,7 +144,7 @@ struct ThreadPool::Impl {
 
   void work(const Task& t) {
     if (t.grain == 0) {
-      const auto n = static_cast<size_t>(t.size), w = static_cast<size_t>(t.rank);
+      const auto n = static_cast<size_t>(n_threads), w = static_cast<size_t>(t.rank);
       const size_t begin = t.count * w / n, end = t.count * (w + 1) / n;
       if (begin < end) t.call(t.body, begin, end, t.rank);
       return;
@@ -175,7 +175,6 @@ struct ThreadPool::Impl {
 
   void run(Task task) {
     if (n_threads == 1) return task.call(task.body, 0, task.count, 0);
-    task.size = n_threads;
     if (task.grain != 0) next.store(0, std::memory_order_relaxed);
     for (Worker& w : all()) {
       ++task.rank;

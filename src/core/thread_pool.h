@@ -71,8 +71,8 @@ class ThreadPool {
         const_cast<void*>(static_cast<const void*>(&body)));
   }
 
-  // Calls body(team) once on each thread, at the same time. Every thread must come
-  // to the same number of meetings. body must not throw.
+  // Calls body(team) once on each thread, at the same time. Every thread must come to the same
+  // number of meetings. body must not throw.
   template <class Body>
   void together(Body&& body) {
     using B = std::remove_reference_t<Body>;
