@@ -311,7 +311,8 @@ void ChatExchange::take_finish(const Finish& finish) {
         return;
     }
   }
-  reply_->take_finish(finish.choice, reason, event.usage.cached_tokens, out_);
+  least_cached_ = std::min<int64_t>(least_cached_, event.usage.cached_tokens);
+  reply_->take_finish(finish.choice, reason, least_cached_, out_);
 }
 
 void ChatExchange::end(http::Exchange& exchange) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -91,6 +92,8 @@ class ChatExchange final : public http::Responder,
   std::string out_;
   bool begun_ = false;
   size_t unfinished_ = 0;
+  // A prompt that is new is run for one choice, and the others find it: that is no hit.
+  int64_t least_cached_ = std::numeric_limits<int64_t>::max();
   std::optional<ApiError> trouble_;
 };
 

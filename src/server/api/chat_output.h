@@ -5,7 +5,7 @@
 //   ChatOutput out({.id = "chatcmpl-1", .model = "m", .created = 1700000000, ...});
 //   out.role_chunk(sse, 0);
 //   out.text_chunk(sse, 0, "Hello", {});
-//   out.finish_chunk(sse, 0, "stop", seed);
+//   out.finish_chunk(sse, 0, "stop");
 //   sse += ChatOutput::kDone;
 #pragma once
 

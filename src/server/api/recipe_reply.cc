@@ -1,6 +1,4 @@
 // DeepSeek: prompts and replies by the recipe (docs/recipe.md), on token ids throughout.
-#include <algorithm>
-#include <limits>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -66,8 +64,7 @@ class RecipeReply final : public ChatReply {
   void take_finish(int32_t choice, FinishReason reason, int64_t cached_tokens,
                    std::string& out) override {
     ReplyStream& reply = *choices_[static_cast<size_t>(choice)];
-    least_cached_ = std::min(least_cached_, cached_tokens);
-    usage_.cached_tokens = static_cast<uint64_t>(least_cached_);
+    usage_.cached_tokens = static_cast<uint64_t>(cached_tokens);
     reply.set_prompt_usage(usage_);
     if (--unfinished_ == 0) {
       for (const auto& other : choices_)
@@ -98,8 +95,6 @@ class RecipeReply final : public ChatReply {
   recipe::PromptUsage usage_;
   std::vector<std::unique_ptr<ReplyStream>> choices_;
   int32_t unfinished_;
-  // A prompt that is new is run for one choice, and the others find it: that is no hit.
-  int64_t least_cached_ = std::numeric_limits<int64_t>::max();
 };
 
 }  // namespace

@@ -1,9 +1,7 @@
 // Dense models: prompts by their chat template, replies read in their family's format.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <deque>
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -86,8 +84,7 @@ class TemplateReply final : public ChatReply {
     if (choice.reader != nullptr && choice.reader->called() && choice.finish_reason == "stop")
       choice.finish_reason = "tool_calls";
     usage_.completion_tokens += choice.tokens;
-    least_cached_ = std::min(least_cached_, cached_tokens);
-    usage_.cached_tokens = least_cached_;
+    usage_.cached_tokens = cached_tokens;
     if (stream_) output_.finish_chunk(out, index, choice.finish_reason);
   }
 
@@ -215,8 +212,6 @@ class TemplateReply final : public ChatReply {
   const bool stream_, include_usage_, ignore_eos_, logprobs_;
   std::vector<Choice> choices_;
   ChatUsage usage_;
-  // A prompt that is new is run for one choice, and the others find it: that is no hit.
-  int64_t least_cached_ = std::numeric_limits<int64_t>::max();
   std::string* out_ = nullptr;  // of the call in progress
 };
 
