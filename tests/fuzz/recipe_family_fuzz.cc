@@ -1,7 +1,6 @@
 // Any text as the reply of a dense model, in every family's format, cut anywhere: no crash, no
 // hang, the same segments as the whole text, calls whose arguments are JSON, and not a byte
 // invented.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -11,6 +10,7 @@
 #include "core/json.h"
 #include "core/utf8.h"
 #include "recipe/family_parser.h"
+#include "text_cuts.h"
 
 namespace {
 
@@ -62,12 +62,7 @@ std::string parse(std::string_view text, const recipe::ReplyFormat& format,
                   const recipe::FamilyParser::Options& options, size_t step) {
   Join join;
   recipe::FamilyParser parser(format, options, join);
-  for (size_t i = 0; i < text.size();) {
-    size_t n = std::min(step, text.size() - i);
-    while (i + n < text.size() && (static_cast<unsigned char>(text[i + n]) & 0xC0) == 0x80) ++n;
-    parser.push(text.substr(i, n));
-    i += n;
-  }
+  fuzz::push_in_pieces(text, step, [&](std::string_view piece) { parser.push(piece); });
   parser.finish();
   DEEPMINT_CHECK(!join.in_call);
   DEEPMINT_CHECK(parser.called() == (join.calls > 0));

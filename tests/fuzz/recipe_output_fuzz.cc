@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "core/utf8.h"
 #include "recipe/output_parser.h"
+#include "text_cuts.h"
 
 namespace {
 
@@ -35,12 +36,7 @@ std::string parse(std::string_view text, const recipe::ParsingOptions& options,
                   recipe::Compat compat, size_t step) {
   Join join;
   const auto parser = recipe::OutputParser::create(options, {}, compat, join);
-  for (size_t i = 0; i < text.size();) {
-    size_t n = std::min(step, text.size() - i);
-    while (i + n < text.size() && (static_cast<unsigned char>(text[i + n]) & 0xC0) == 0x80) ++n;
-    parser->push(text.substr(i, n));
-    i += n;
-  }
+  fuzz::push_in_pieces(text, step, [&](std::string_view piece) { parser->push(piece); });
   parser->finish();
   join.put('\6', recipe::to_string(parser->finish_reason(recipe::BackendFinish::kStop)));
   return join.out;
