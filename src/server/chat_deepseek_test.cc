@@ -275,6 +275,45 @@ TEST_F(DeepSeek, SamplingAndLimitsReachTheEngine) {
   whole(body);
 }
 
+// Of a text after the prompt: what the engine may sample of it, and then the end of the reply.
+TEST_F(DeepSeek, AFormatOrAForcedCallBindsBehindTheThinking) {
+  start_saying("x");
+  const auto prefix = [&](const json& fields, const std::string& text) {
+    whole(chat_body(fields));
+    const auto mask = engine_->requests().back().mask;
+    if (mask == nullptr) return std::string("no mask");
+    std::vector<TokenId> ids = deepseek_ids(text);
+    ids.push_back(kDeepSeekEnd);
+    ids.resize(deepmint::testing::admitted(*mask, ids));
+    return deepseek_tokenizer()->decode(ids);
+  };
+  const std::string end = "<｜end▁of▁sentence｜>", answer = R"({"n": 1})";
+  json format = {{"response_format",
+                  {{"type", "json_schema"},
+                   {"json_schema",
+                    {{"name", "n"},
+                     {"schema",
+                      {{"type", "object"},
+                       {"properties", {{"n", {{"type", "integer"}}}}},
+                       {"required", {"n"}},
+                       {"additionalProperties", false}}}}}}}};
+  EXPECT_EQ(prefix(format, "any {\"n</think>" + answer), "any {\"n</think>" + answer + end);
+  EXPECT_EQ(prefix(format, "hm"), "hm");  // no end before the answer
+  EXPECT_EQ(prefix(format, "</think>sure"), "</think>");
+  format["thinking"] = {{"type", "disabled"}};
+  EXPECT_EQ(prefix(format, answer), answer + end);
+  EXPECT_EQ(prefix(format, "sure"), "");
+
+  const json forced = {{"tools", tools()}, {"tool_choice", "required"}};
+  const std::string calls(kCalls);
+  EXPECT_EQ(prefix(forced, "why?</think>" + calls), "why?</think>" + calls + end);
+  EXPECT_EQ(prefix(forced, "</think>no"), "</think>");
+
+  whole(chat_body({{"response_format", format["response_format"]}, {"n", 2}}));
+  const auto requests = engine_->requests();
+  EXPECT_NE(requests.end()[-1].mask, requests.end()[-2].mask);  // each choice is on its own
+}
+
 TEST_F(DeepSeek, WhatIsNotServedIsRefusedInOneLine) {
   start_saying("x");
   const json grammar = {{"type", "grammar"},

@@ -29,7 +29,6 @@ using Server = deepmint::testing::ServerTest;
 TEST_F(Server, BadRequestsNameTheField) {
   start_with({kImEnd});
   const json function_f = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
-  const json strict_f = {{{"type", "function"}, {"function", {{"name", "f"}, {"strict", true}}}}};
   const struct {
     std::string body;
     int status;
@@ -110,8 +109,6 @@ TEST_F(Server, BadRequestsNameTheField) {
        "tools: the model's chat template has no place for tools", "tools"},
       {chat_body({{"tool_choice", "required"}}).dump(), 400,
        "tool_choice: expected tools beside it", "tool_choice"},
-      {chat_body({{"tool_choice", "required"}, {"tools", function_f}}).dump(), 400,
-       R"(tool_choice: a call cannot be forced here; expected "none" or "auto")", "tool_choice"},
       {chat_body({{"tool_choice", {{"type", "function"}, {"function", {{"name", "g"}}}}},
                   {"tools", function_f}})
            .dump(),
@@ -119,10 +116,6 @@ TEST_F(Server, BadRequestsNameTheField) {
       {chat_body({{"tool_choice", "maybe"}, {"tools", function_f}}).dump(), 400,
        R"(tool_choice: expected none, auto, required or a function with a name, found "maybe")",
        "tool_choice"},
-      {chat_body({{"tools", strict_f}}).dump(), 400,
-       "tools: strict tools and tools with a grammar cannot be enforced here; expected tools "
-       "without strict and without a grammar format",
-       "tools"},
       {chat_body({{"chat_template_kwargs", 5}}).dump(), 400,
        "chat_template_kwargs: expected an object, found 5", "chat_template_kwargs"},
       {R"({"messages":[{"role":"assistant","tool_calls":[{"id":"1"}]}]})", 400,

@@ -126,5 +126,49 @@ TEST_F(ChatTools, APromptThatOpensTheThinkingBlock) {
   EXPECT_EQ(reply["choices"][0]["message"]["content"], "yes");
 }
 
+TEST_F(ChatTools, GuaranteesOfCallsAreRefused) {
+  start_saying("x");
+  const auto error = [&](const json& body) {
+    const auto reply = chat(body);
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    return json::parse(reply.body)["error"];
+  };
+  const json forced = error(with_tools({{"tool_choice", "required"}}));
+  EXPECT_EQ(forced["message"],
+            R"(tool_choice: a call cannot be forced here; expected "none" or "auto")");
+  EXPECT_EQ(forced["param"], "tool_choice");
+  const json strict = error(chat_body(
+      {{"tools", {{{"type", "function"}, {"function", {{"name", "f"}, {"strict", true}}}}}}}));
+  EXPECT_EQ(strict["message"],
+            "tools: strict tools and tools with a grammar cannot be enforced here; expected tools "
+            "without strict and without a grammar format");
+  EXPECT_EQ(strict["param"], "tools");
+  EXPECT_TRUE(engine_->requests().empty());
+}
+
+TEST_F(ChatTools, AFormatBindsBehindTheThinkingThatThePromptOpened) {
+  using deepmint::testing::deepseek_ids;
+  const json fields = {{"response_format", {{"type", "regex"}, {"regex", "yes"}}},
+                       {"chat_template_kwargs", {{"think", true}}}};
+  start_saying("x");
+  EXPECT_THAT(chat(chat_body(fields)).body,
+              ::testing::HasSubstr("the model has no token that ends its thinking"));
+  std::vector<TokenId> tokens = deepseek_ids("because</think>yes");
+  tokens.push_back(deepmint::testing::kDeepSeekEnd);
+  start([tokens](const GenerationRequest&) { return Play{.tokens = tokens}; }, {},
+        deepmint::testing::ScriptedEngine::Mode::kFree,
+        [](ServedModel& m) {
+          m.tokenizer = deepmint::testing::deepseek_tokenizer();
+          m.chat = recipe::load_chat_template(kTemplate, "test", *m.tokenizer);
+          m.end_ids = {deepmint::testing::kDeepSeekEnd};
+        });
+  const json reply = whole(chat_body(fields));
+  EXPECT_EQ(reply["choices"][0]["message"]["reasoning_content"], "because");
+  EXPECT_EQ(reply["choices"][0]["message"]["content"], "yes");
+  const auto mask = engine_->requests().back().mask;
+  ASSERT_NE(mask, nullptr);
+  EXPECT_EQ(deepmint::testing::admitted(*mask, tokens), tokens.size());
+}
+
 }  // namespace
 }  // namespace deepmint

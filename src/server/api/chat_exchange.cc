@@ -139,16 +139,10 @@ void ChatExchange::prepare(http::Body body) {
 Status ChatExchange::admit(ChatRequest request) {
   const ServedModel& model = context_->model;
   if (!request.sampling.seed) request.sampling.seed = draw_seed();
-  std::vector<std::shared_ptr<TokenMask>> masks(static_cast<size_t>(request.n));
   if (request.constraint && request.constraint->must_enforce && request.ignore_eos)
     return fail(ErrorCode::kInvalidArgument,
                 "expected false: a reply with a guaranteed form ends where the form does",
                 "ignore_eos");
-  if (request.constraint)
-    for (auto& mask : masks) {
-      DEEPMINT_TRY(made, make_token_mask(*request.constraint, model));
-      mask = std::move(made);
-    }
   DEEPMINT_TRY(plan, plan_chat(context_, request,
                                {.id = context_->next_completion_id(),
                                 .model = model.id,
@@ -158,6 +152,14 @@ Status ChatExchange::admit(ChatRequest request) {
                                                .count(),
                                 .seed = *request.sampling.seed,
                                 .include_usage = request.include_usage}));
+  std::vector<std::shared_ptr<TokenMask>> masks(static_cast<size_t>(request.n));
+  if (request.constraint) {
+    if (plan.starts_in_thinking) request.constraint->after_thinking = true;
+    for (auto& mask : masks) {
+      DEEPMINT_TRY(made, make_token_mask(*request.constraint, model));
+      mask = std::move(made);
+    }
+  }
 
   GenerationRequest generation;
   generation.sampling = request.sampling;

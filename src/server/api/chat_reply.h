@@ -50,6 +50,8 @@ class ChatReply {
 
 struct ChatPlan {
   std::vector<TokenId> tokens;  // the prompt; leaves room for at least one token
+  // Of a dense model: the prompt has opened the thinking block, and a constraint binds behind it.
+  bool starts_in_thinking = false;
   std::unique_ptr<ChatReply> reply;
 };
 

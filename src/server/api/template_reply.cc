@@ -234,6 +234,7 @@ Result<ChatPlan> plan_template_chat(std::shared_ptr<const ApiContext> context,
   identity.prompt_tokens = static_cast<int64_t>(tokens.size());
   ChatPlan plan;
   plan.tokens = std::move(tokens);
+  plan.starts_in_thinking = format.thinks && reading.starts_in_thinking;
   plan.reply = std::make_unique<TemplateReply>(std::move(context), request, identity, reading);
   return plan;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 
 namespace deepmint::testing {
 
@@ -66,6 +67,16 @@ std::vector<TokenId> bytes_of(std::string_view text) {
   std::vector<TokenId> out;
   for (const char c : text) out.push_back(static_cast<unsigned char>(c));
   return out;
+}
+
+size_t admitted(TokenMask& mask, const std::vector<TokenId>& ids) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const std::span<const uint32_t> allowed = mask.allowed();
+    const auto id = static_cast<size_t>(ids[i]);
+    if (!allowed.empty() && (allowed[id / 32] >> (id % 32) & 1) == 0) return i;
+    mask.accept(ids[i]);
+  }
+  return ids.size();
 }
 
 ServedModel test_model(Engine& engine) {

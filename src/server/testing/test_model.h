@@ -24,7 +24,9 @@ std::vector<TokenId> bytes_of(std::string_view text);  // one token per byte
 inline constexpr TokenId kDeepSeekEnd = 257;
 std::shared_ptr<const Tokenizer> deepseek_tokenizer();
 std::vector<TokenId> deepseek_ids(std::string_view text);  // control tokens where they stand
-ServedModel deepseek_model(Engine& engine);                // id "test-model"
-ServedModel test_model(Engine& engine);  // id "test-model", ChatML, kImEnd ends a reply
+// How many of these ids, in order, a mask lets an engine sample.
+size_t admitted(TokenMask& mask, const std::vector<TokenId>& ids);
+ServedModel deepseek_model(Engine& engine);  // id "test-model"
+ServedModel test_model(Engine& engine);      // id "test-model", ChatML, kImEnd ends a reply
 
 }  // namespace deepmint::testing
