@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "core/check.h"
-#include "kvcache/block_pool.h"
 #include "kvcache/hash_index.h"
+#include "kvcache/slot_pool.h"
 #include "kvcache/snapshot_clock.h"
 
 namespace deepmint::kvcache {

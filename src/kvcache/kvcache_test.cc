@@ -2,100 +2,18 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <random>
 #include <set>
 
 #include "core/hash.h"
-#include "kvcache/block_pool.h"
 #include "kvcache/seq_state.h"
+#include "kvcache/slot_pool.h"
 #include "kvcache/state_arena.h"
-#include "support/test_seed.h"
 
 namespace deepmint::kvcache {
 namespace {
 
-// ---------------------------------------------------------------- pools
-
-TEST(BlockPool, RandomHistoriesAgainstAModel) {
-  std::mt19937_64 rng(testing::test_seed());
-  for (int round = 0; round < 50; ++round) {
-    const size_t total = 1 + rng() % 40;
-    BlockPool pool(total);
-    std::map<BlockId, uint32_t> holders;
-    size_t reserved = 0;
-    for (int i = 0; i < 500; ++i) {
-      const size_t n_free = total - holders.size();
-      switch (rng() % 5) {
-        case 0: {
-          const size_t want = rng() % (total + 2);
-          ASSERT_EQ(pool.reserve(want), want <= n_free - reserved);
-          if (want <= n_free - reserved) reserved += want;
-          break;
-        }
-        case 1:
-          if (reserved > 0) {
-            const size_t some = 1 + rng() % reserved;
-            pool.unreserve(some);
-            reserved -= some;
-          }
-          break;
-        case 2:
-          if (reserved > 0) {
-            const BlockId b = pool.take_reserved();
-            ASSERT_LT(static_cast<size_t>(b), total);
-            ASSERT_TRUE(holders.emplace(b, 1).second) << "a block with a holder was handed out";
-            --reserved;
-          }
-          break;
-        default:
-          if (!holders.empty()) {
-            const auto it =
-                std::next(holders.begin(), static_cast<ptrdiff_t>(rng() % holders.size()));
-            if (rng() % 3 == 0) {
-              pool.share(it->first);
-              ++it->second;
-            } else {
-              pool.release(it->first);
-              if (--it->second == 0) holders.erase(it);
-            }
-          }
-      }
-      ASSERT_EQ(pool.free(), total - holders.size());
-      ASSERT_EQ(pool.in_use(), holders.size());
-      ASSERT_EQ(pool.reserved(), reserved);
-      ASSERT_EQ(pool.available(), total - holders.size() - reserved);
-      for (const auto& [b, n] : holders) ASSERT_EQ(pool.references(b), n);
-    }
-    for (const auto& [b, n] : holders)
-      for (uint32_t i = 0; i < n; ++i) pool.release(b);
-    pool.unreserve(reserved);
-    EXPECT_EQ(pool.free(), total);
-    EXPECT_EQ(pool.available(), total);
-  }
-}
-
-TEST(BlockPool, WarmBlocksComeFirst) {
-  BlockPool pool(8);
-  ASSERT_TRUE(pool.reserve(3));
-  const BlockId first = pool.take_reserved(), second = pool.take_reserved();
-  EXPECT_EQ(first, BlockId{0});
-  EXPECT_EQ(second, BlockId{1});
-  pool.release(first);
-  EXPECT_EQ(pool.take_reserved(), first);
-}
-
-TEST(BlockPoolDeathTest, MiscountedReferencesAbort) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  BlockPool pool(2);
-  ASSERT_TRUE(pool.reserve(1));
-  const BlockId b = pool.take_reserved();
-  EXPECT_DEATH(pool.take_reserved(), "reserved_");
-  pool.release(b);
-  EXPECT_DEATH(pool.release(b), "references");
-  EXPECT_DEATH(pool.share(b), "references");
-  EXPECT_DEATH(pool.release(BlockId{7}), "descriptors_");
-}
+// ---------------------------------------------------------------- slots
 
 TEST(SlotPool, GivesEachSlotOnce) {
   SlotPool pool(3);
@@ -105,6 +23,15 @@ TEST(SlotPool, GivesEachSlotOnce) {
   pool.release(SlotId{1});
   EXPECT_EQ(pool.free(), 1u);
   EXPECT_EQ(pool.take(), SlotId{1});
+}
+
+TEST(SlotPoolDeathTest, ASlotReleasedTwiceAborts) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  SlotPool pool(2);
+  const SlotId slot = pool.take();
+  pool.release(slot);
+  EXPECT_DEATH(pool.release(slot), "used_");
+  EXPECT_DEATH(pool.release(SlotId{7}), "used_");
 }
 
 // ---------------------------------------------------------------- arena
