@@ -94,20 +94,15 @@ std::string_view to_string(MissReason reason) {
 
 // ---------------------------------------------------------------- lease
 
-Lease::Lease(size_t max_blocks) {
-  table_.reserve(max_blocks);
-  pins_.reserve(max_blocks);
-}
+Lease::Lease(size_t max_blocks) { table_.reserve(max_blocks); }
 
 Lease::Lease(Lease&& other) noexcept { *this = std::move(other); }
 
 Lease& Lease::operator=(Lease&& other) noexcept {
   DEEPMINT_CHECK(!held_);  // or what it holds would leak
   table_ = std::exchange(other.table_, {});
-  pins_ = std::exchange(other.pins_, {});
-  hit_ = std::exchange(other.hit_, 0);
+  published_ = std::exchange(other.published_, 0);
   reserved_ = std::exchange(other.reserved_, 0);
-  duplicates_ = std::exchange(other.duplicates_, 0);
   slot_ = std::exchange(other.slot_, kNoSlot);
   held_ = std::exchange(other.held_, false);
   closed_ = std::exchange(other.closed_, false);
@@ -117,11 +112,6 @@ Lease& Lease::operator=(Lease&& other) noexcept {
 // ---------------------------------------------------------------- the books
 
 struct CacheManager::Impl {
-  struct Deferred {
-    Lease lease;
-    uint64_t last_step = 0;
-  };
-
   Impl(CacheSetup s, StateArena a)
       : setup(std::move(s)),
         arena(std::move(a)),
@@ -134,7 +124,6 @@ struct CacheManager::Impl {
         snapshots(setup.n_snapshots, setup.snapshot_ttl),
         n_free(setup.n_blocks),
         events(setup.event_capacity) {
-    deferred.reserve(setup.max_leases);
     for (size_t b = 0; b < blocks.size(); ++b)
       blocks[b].older = b + 1 == blocks.size() ? kNone : static_cast<uint32_t>(b + 1);
     first_free = blocks.empty() ? kNone : 0;
@@ -304,18 +293,15 @@ struct CacheManager::Impl {
     n_reserved -= lease.reserved_;
     if (lease.slot_ != kNoSlot) slots.release(lease.slot_);
     for (size_t i = lease.table_.size(); i > 0; --i) {
-      const auto own = static_cast<uint32_t>(lease.table_[i - 1]);
-      if (i > lease.pins_.size()) {
-        free_taken(own);
-        continue;
+      const auto block = static_cast<uint32_t>(lease.table_[i - 1]);
+      if (i > lease.published_) {
+        free_taken(block);
+      } else {
+        unpin(block);
       }
-      const auto pinned = static_cast<uint32_t>(lease.pins_[i - 1]);
-      if (own != pinned) free_taken(own);
-      unpin(pinned);
     }
     lease.table_.clear();
-    lease.pins_.clear();
-    lease.hit_ = lease.reserved_ = lease.duplicates_ = 0;
+    lease.published_ = lease.reserved_ = 0;
     lease.slot_ = kNoSlot;
     lease.held_ = lease.closed_ = false;
     ++counters.released;
@@ -354,8 +340,6 @@ struct CacheManager::Impl {
   size_t protected_limit = 0;
   uint32_t first_free = kNone;
   size_t n_free, n_reserved = 0;
-  std::vector<Deferred> deferred;
-  uint64_t retired_step = 0;
   std::vector<CacheEvent> events;  // ring
   size_t first_event = 0, n_events = 0;
   uint64_t event_sequence = 0;
@@ -399,7 +383,7 @@ size_t CacheManager::bookkeeping_bytes(const CacheSetup& s) {
          2 * HashIndex::bytes_for(s.n_blocks) +
          Ghosts::bytes_for(Ghosts::capacity_for(s.n_blocks)) +
          s.n_snapshots * sizeof(SnapshotClock::Entry) + s.n_slots * sizeof(SlotId) +
-         s.max_leases * sizeof(Impl::Deferred) + s.event_capacity * sizeof(CacheEvent);
+         s.event_capacity * sizeof(CacheEvent);
 }
 
 StateArena& CacheManager::arena() { return impl_->arena; }
@@ -487,8 +471,7 @@ Acquired CacheManager::acquire(Lease& lease, const Match& match, size_t new_bloc
     lease.table_[--at] = BlockId{b};
   }
   DEEPMINT_CHECK(at == 0);
-  lease.pins_.assign(lease.table_.begin(), lease.table_.end());
-  lease.hit_ = match.hit_blocks;
+  lease.published_ = match.hit_blocks;
   lease.reserved_ = new_blocks;
   m.n_reserved += new_blocks;
   if (m.setup.n_slots > 0) lease.slot_ = m.slots.take();
@@ -498,22 +481,6 @@ Acquired CacheManager::acquire(Lease& lease, const Match& match, size_t new_bloc
   m.counters.hit_blocks += static_cast<int64_t>(match.hit_blocks);
   ++m.counters.misses[static_cast<size_t>(match.reason)];
   return Acquired::kYes;
-}
-
-bool CacheManager::extend(Lease& lease, size_t more_blocks) {
-  Impl& m = *impl_;
-  DEEPMINT_CHECK(lease.held_ &&
-                 lease.table_.capacity() >= lease.table_.size() + lease.reserved_ + more_blocks);
-  if (more_blocks > m.available()) return false;
-  lease.reserved_ += more_blocks;
-  m.n_reserved += more_blocks;
-  return true;
-}
-
-void CacheManager::give_back_reserved(Lease& lease) {
-  DEEPMINT_CHECK(lease.held_ && lease.reserved_ <= impl_->n_reserved);
-  impl_->n_reserved -= lease.reserved_;
-  lease.reserved_ = 0;
 }
 
 BlockId CacheManager::take(Lease& lease) {
@@ -536,8 +503,7 @@ BlockId CacheManager::take(Lease& lease) {
 // ---------------------------------------------------------------- publish and release
 
 size_t CacheManager::publish(Lease& lease, std::span<const BlockHash> hashes,
-                             std::span<const TokenId> tokens, Clock::time_point now,
-                             bool step_in_flight) {
+                             std::span<const TokenId> tokens, Clock::time_point now) {
   Impl& m = *impl_;
   DEEPMINT_CHECK(lease.held_);
   if (!m.setup.prefix_caching) return 0;
@@ -545,9 +511,9 @@ size_t CacheManager::publish(Lease& lease, std::span<const BlockHash> hashes,
   const size_t end = std::min(hashes.size(), lease.table_.size());
   DEEPMINT_CHECK(tokens.size() >= end * kBlockTokens);
   size_t stored = 0;
-  for (size_t i = lease.pins_.size(); i < end && !lease.closed_; ++i) {
+  for (size_t i = lease.published_; i < end && !lease.closed_; ++i) {
     const auto own = static_cast<uint32_t>(lease.table_[i]);
-    const uint32_t parent = i == 0 ? kNone : static_cast<uint32_t>(lease.pins_[i - 1]);
+    const uint32_t parent = i == 0 ? kNone : static_cast<uint32_t>(lease.table_[i - 1]);
     const TokenId* ids = tokens.data() + i * kBlockTokens;
     const uint32_t there = m.find(hashes[i].id);
     if (there != kNone) {
@@ -556,17 +522,11 @@ size_t CacheManager::publish(Lease& lease, std::span<const BlockHash> hashes,
         lease.closed_ = true;
         break;
       }
-      // Pinning an idle twin takes a block away from those that reservations count on.
-      if (step_in_flight && m.blocks[there].references == 0 && m.available() == 0) break;
       m.pin(there);
-      lease.pins_.push_back(BlockId{there});
+      lease.table_[i] = BlockId{there};
+      m.free_taken(own);
+      ++lease.published_;
       ++m.counters.duplicates;
-      if (step_in_flight) {
-        ++lease.duplicates_;
-      } else {
-        lease.table_[i] = BlockId{there};
-        m.free_taken(own);
-      }
       continue;
     }
     Descriptor& d = m.blocks[own];
@@ -582,7 +542,7 @@ size_t CacheManager::publish(Lease& lease, std::span<const BlockHash> hashes,
     m.index.insert(m.visible(d.id).low, own);
     if (i == 0) m.first_blocks.insert(m.first_key(m.ids_of(own)), own);
     if (parent != kNone) ++m.blocks[parent].children;
-    lease.pins_.push_back(BlockId{own});
+    ++lease.published_;
     m.emit(CacheEvent::Kind::kBlockStored, d);
     ++m.counters.stored;
     ++stored;
@@ -590,34 +550,11 @@ size_t CacheManager::publish(Lease& lease, std::span<const BlockHash> hashes,
   return stored;
 }
 
-void CacheManager::adopt(Lease& lease) {
-  DEEPMINT_CHECK(lease.held_);
-  for (size_t i = 0; lease.duplicates_ > 0 && i < lease.pins_.size(); ++i) {
-    if (lease.table_[i] == lease.pins_[i]) continue;
-    impl_->free_taken(static_cast<uint32_t>(lease.table_[i]));
-    lease.table_[i] = lease.pins_[i];
-    --lease.duplicates_;
-  }
-}
-
-void CacheManager::release(Lease& lease, Clock::time_point now, uint64_t last_step) {
+void CacheManager::release(Lease& lease, Clock::time_point now) {
   Impl& m = *impl_;
   DEEPMINT_CHECK(lease.held_);
   m.advance(now);
-  if (last_step <= m.retired_step) {
-    m.give_back(lease);
-  } else {
-    m.deferred.push_back({std::move(lease), last_step});
-  }
-}
-
-void CacheManager::retire(uint64_t step, Clock::time_point now) {
-  Impl& m = *impl_;
-  m.advance(now);
-  m.retired_step = std::max(m.retired_step, step);
-  for (Impl::Deferred& d : m.deferred)
-    if (d.last_step <= m.retired_step) m.give_back(d.lease);
-  std::erase_if(m.deferred, [](const Impl::Deferred& d) { return !d.lease.held(); });
+  m.give_back(lease);
 }
 
 // ---------------------------------------------------------------- snapshots
@@ -627,8 +564,8 @@ bool CacheManager::snapshot_put(const Lease& lease, size_t blocks, uint32_t tag,
   Impl& m = *impl_;
   DEEPMINT_CHECK(lease.held_ && lease.slot_ != kNoSlot && blocks > 0);
   m.advance(now);
-  if (blocks > lease.pins_.size()) return false;
-  const auto owner = static_cast<uint32_t>(lease.pins_[blocks - 1]);
+  if (blocks > lease.published_) return false;
+  const auto owner = static_cast<uint32_t>(lease.table_[blocks - 1]);
   uint32_t slot = m.blocks[owner].snapshot;
   if (slot == kNone) {
     slot = m.snapshots.choose(m.latest);
@@ -653,9 +590,9 @@ bool CacheManager::snapshot_put(const Lease& lease, size_t blocks, uint32_t tag,
 bool CacheManager::snapshot_get(Lease& lease, size_t blocks, Clock::time_point now) {
   Impl& m = *impl_;
   DEEPMINT_CHECK(lease.held_ && lease.slot_ != kNoSlot);
-  DEEPMINT_CHECK(blocks > 0 && blocks <= lease.pins_.size());
+  DEEPMINT_CHECK(blocks > 0 && blocks <= lease.published_);
   m.advance(now);
-  const uint32_t slot = m.blocks[static_cast<uint32_t>(lease.pins_[blocks - 1])].snapshot;
+  const uint32_t slot = m.blocks[static_cast<uint32_t>(lease.table_[blocks - 1])].snapshot;
   if (slot == kNone || !m.snapshots.live(slot, m.latest)) return false;
   m.copy_slot(m.setup.n_slots + slot, static_cast<size_t>(lease.slot_));
   m.snapshots.touch(slot, m.latest);

@@ -59,7 +59,6 @@ struct CacheSetup {
   double protected_share = 0.8;  // of all blocks, for those that were hit
   std::chrono::nanoseconds snapshot_ttl = std::chrono::seconds(180);
   std::chrono::nanoseconds block_ttl = std::chrono::nanoseconds::max();  // since the last use
-  size_t max_leases = 4096;  // that may wait for a step to retire
   size_t event_capacity = 4096;
   // Test hook: blocks are looked up by this many bits of their hash, so that collisions happen.
   int hash_bits = 128;
@@ -107,16 +106,14 @@ class Lease {
   bool held() const { return held_; }
   std::span<const BlockId> blocks() const { return table_; }  // [i] holds positions from i * 64
   SlotId slot() const { return slot_; }
-  size_t hit_blocks() const { return hit_; }         // first blocks that acquire() found
-  size_t published() const { return pins_.size(); }  // first blocks that are in the index
-  size_t reserved() const { return reserved_; }      // set aside, not yet taken
-  size_t duplicates() const { return duplicates_; }  // own copies of blocks that others published
+  size_t published() const { return published_; }  // first blocks that are in the index
+  size_t reserved() const { return reserved_; }    // set aside, not yet taken
 
  private:
   friend class CacheManager;
   std::vector<BlockId> table_;
-  std::vector<BlockId> pins_;  // the published block of each index; table_[i] or its twin
-  size_t hit_ = 0, reserved_ = 0, duplicates_ = 0;
+  size_t published_ = 0;
+  size_t reserved_ = 0;
   SlotId slot_ = kNoSlot;
   bool held_ = false;
   bool closed_ = false;  // a collision: no later block of this sequence can be published
@@ -153,10 +150,6 @@ struct CacheReport {
   size_t block_bytes = 0, slot_bytes = 0;  // of one block, of one slot or snapshot
   size_t state_bytes = 0;                  // blocks, slots and snapshots together
   size_t bookkeeping_bytes = 0;            // descriptors, token ids, indices, events
-  size_t total_bytes() const { return state_bytes + bookkeeping_bytes; }
-  size_t bytes_in_use() const {
-    return (blocks_total - blocks_free) * block_bytes + (slots_used + snapshots_used) * slot_bytes;
-  }
 };
 
 class CacheManager {
@@ -185,27 +178,18 @@ class CacheManager {
   // Whether a sequence that needs this many blocks could ever run.
   bool can_ever_fit(size_t blocks) const;
 
-  // More reserved blocks for a lease that is held; false, and nothing happens, when there are none.
-  [[nodiscard]] bool extend(Lease& lease, size_t more_blocks);
-  void give_back_reserved(Lease& lease);  // what was reserved and not taken
-
   // The next block of the table, out of the reservation; evicts when no block is free.
   BlockId take(Lease& lease);
 
   // Declares every block below hashes.size() that the table has as full and final. hashes and
   // tokens: of the sequence from its beginning. Returns how many new ones entered the index. A
   // block that another sequence has published meanwhile is replaced in the table by its published
-  // twin and freed; while a step in flight reads the table it stays as a duplicate, and adopt()
-  // replaces it.
+  // twin and freed: no step in flight may read the table.
   size_t publish(Lease& lease, std::span<const BlockHash> hashes, std::span<const TokenId> tokens,
-                 Clock::time_point now, bool step_in_flight = false);
-  void adopt(Lease& lease);
+                 Clock::time_point now);
 
-  // Gives everything back. With a step in flight that still reads or writes the lease's blocks:
-  // its number, and the lease is kept until retire() of that number.
-  void release(Lease& lease, Clock::time_point now, uint64_t last_step = 0);
-  // Every step up to this number has ended.
-  void retire(uint64_t step, Clock::time_point now);
+  // Gives everything back: no step in flight may read or write the lease's blocks.
+  void release(Lease& lease, Clock::time_point now);
 
   // Keeps the private state of the lease's slot as it is now, for prefixes that reach `blocks`
   // full blocks; these must be published, and the state exactly that of blocks * kBlockTokens

@@ -52,7 +52,6 @@ CacheSetup setup_for(size_t n_blocks, size_t n_slots = 8, size_t n_snapshots = 4
   s.n_blocks = n_blocks;
   s.n_slots = n_slots;
   s.n_snapshots = n_snapshots;
-  s.max_leases = 64;
   return s;
 }
 
@@ -87,9 +86,7 @@ class World {
     const uint64_t state = state_of(first(u.path, u.lease.blocks().size()));
     std::memcpy(cache->arena().element(0, static_cast<size_t>(b)).data(), &state, sizeof state);
   }
-  void publish(User& u, bool in_flight = false) {
-    cache->publish(u.lease, u.chain.full_blocks(), u.tokens, now, in_flight);
-  }
+  void publish(User& u) { cache->publish(u.lease, u.chain.full_blocks(), u.tokens, now); }
   // Every block that the user holds has the state of its own prefix.
   void expect_right(const User& u, const std::string& what = {}) {
     for (size_t i = 0; i < u.lease.blocks().size(); ++i) {
@@ -233,53 +230,31 @@ TEST(CacheManager, ReservedBlocksEvictOnlyWhenTheyAreTaken) {
   EXPECT_EQ(w.match(User({0, 1, 2, 3, 4})).hit_blocks, 4u);
   w.run_block(u);
   EXPECT_EQ(w.match(User({0, 1, 2, 3, 4})).hit_blocks, 3u);
-  EXPECT_FALSE(w.cache->extend(u.lease, 2));
-  EXPECT_TRUE(w.cache->extend(u.lease, 1));
-  EXPECT_EQ(u.lease.reserved(), 3u);
-  w.cache->give_back_reserved(u.lease);
-  EXPECT_EQ(w.cache->report().blocks_reserved, 0u);
+  EXPECT_EQ(u.lease.reserved(), 2u);
+  EXPECT_EQ(w.cache->report().blocks_reserved, 2u);
   w.cache->release(u.lease, w.now);
   w.expect_idle();
 }
 
 TEST(CacheManager, OfTwoThatComputeTheSameTheFirstStands) {
-  for (const bool in_flight : {false, true}) {
-    World w(setup_for(8));
-    User a({0, 1, 2}), b({0, 1, 2});
-    ASSERT_EQ(w.acquire(a, w.match(a)), Acquired::kYes);
-    ASSERT_EQ(w.acquire(b, w.match(b)), Acquired::kYes);
-    for (User* u : {&a, &b})
-      for (int i = 0; i < 2; ++i) w.run_block(*u);
-    w.publish(a);
-    w.publish(b, in_flight);
-    EXPECT_EQ(w.cache->counters().duplicates, 2);
-    EXPECT_EQ(b.lease.duplicates(), in_flight ? 2u : 0u);
-    EXPECT_EQ(w.cache->report().blocks_taken, in_flight ? 2u : 0u);
-    w.expect_right(b);
-    w.cache->adopt(b.lease);
-    EXPECT_EQ(w.cache->report().blocks_taken, 0u);
-    EXPECT_TRUE(std::ranges::equal(a.lease.blocks(), b.lease.blocks()));
-    EXPECT_TRUE(w.cache->check());
-    w.cache->release(a.lease, w.now);
-    w.cache->release(b.lease, w.now);
-    w.expect_idle();
-  }
-}
-
-TEST(CacheManager, AReleaseWaitsForTheStepThatStillReads) {
-  World w(setup_for(2));
-  User u({0, 1, 2});
-  ASSERT_EQ(w.acquire(u, w.match(u)), Acquired::kYes);
-  w.run_block(u);
-  w.cache->retire(4, w.now);
-  w.cache->release(u.lease, w.now, 6);
-  EXPECT_FALSE(u.lease.held());
-  w.cache->retire(5, w.now);
-  EXPECT_EQ(w.cache->report().blocks_taken, 1u);
-  EXPECT_EQ(w.cache->report().slots_used, 1u);
-  w.cache->retire(6, w.now);
+  World w(setup_for(8));
+  User a({0, 1, 2}), b({0, 1, 2});
+  ASSERT_EQ(w.acquire(a, w.match(a)), Acquired::kYes);
+  ASSERT_EQ(w.acquire(b, w.match(b)), Acquired::kYes);
+  for (User* u : {&a, &b})
+    for (int i = 0; i < 2; ++i) w.run_block(*u);
+  w.publish(a);
+  w.publish(b);
+  EXPECT_EQ(w.cache->counters().duplicates, 2);
+  EXPECT_EQ(w.cache->report().blocks_taken, 0u);
+  w.expect_right(b);
+  EXPECT_TRUE(std::ranges::equal(a.lease.blocks(), b.lease.blocks()));
+  EXPECT_TRUE(w.cache->check());
+  w.cache->release(a.lease, w.now);
+  EXPECT_EQ(w.cache->report().blocks_pinned, 2u);
+  w.cache->release(b.lease, w.now);
   w.expect_idle();
-  EXPECT_EQ(w.cache->counters().released, 1);
+  EXPECT_EQ(w.cache->counters().released, 2);
 }
 
 TEST(CacheManager, SnapshotsComeBackUntilTheirTimeIsUp) {
@@ -444,7 +419,9 @@ TEST(CacheManager, ReportsItsMemory) {
   const CacheReport r = cache->report();
   EXPECT_EQ(r.state_bytes, 100 * 64u + 5 * 64u);
   EXPECT_GE(r.bookkeeping_bytes, 100 * (64 + 4 * kBlockTokens) + 0u);
-  EXPECT_EQ(r.bytes_in_use(), 0u);
+  EXPECT_EQ(r.blocks_free, 100u);
+  EXPECT_EQ(r.block_bytes, 64u);
+  EXPECT_EQ(r.slot_bytes, 64u);
 }
 
 TEST(CacheManagerDeathTest, MisuseAborts) {
@@ -473,9 +450,8 @@ TEST(CacheManager, AllocatesNothingAfterTheStart) {
     while (u.lease.blocks().size() < u.blocks()) w.cache->take(u.lease);
     w.publish(u);
     w.cache->snapshot_put(u.lease, 3, 0, w.now);
-    w.cache->release(u.lease, w.now, 1'000);
+    w.cache->release(u.lease, w.now);
     w.cache->drain_events(events);
-    if (&u - users.data() == 5) w.cache->retire(1'000, w.now);
   }
   EXPECT_EQ(testing::allocations() - before, 0u);
 }
@@ -628,11 +604,10 @@ class RandomHistory {
           break;
         case 10:
           world_.now += seconds(static_cast<int>(rng_() % 40) - 5);
-          latest_ = std::max(latest_, world_.now);
-          world_.cache->retire(0, world_.now);  // the cache knows only the times that it was told
           break;
         default:
           if (rng_() % 4 == 0) {
+            tell();
             world_.cache->sweep(world_.now);
             plain_.sweep(latest_);
           } else if (rng_() % 20 == 0) {
@@ -647,6 +622,9 @@ class RandomHistory {
   }
 
  private:
+  // The cache knows only the times that it was told: before each call that takes one.
+  void tell() { latest_ = std::max(latest_, world_.now); }
+
   // Prompts that share beginnings: a few trunks, few kinds of blocks.
   Path random_path() {
     Path path = {static_cast<int>(rng_() % 8 == 0)};
@@ -658,6 +636,7 @@ class RandomHistory {
   }
 
   void admit() {
+    tell();
     User u(random_path());
     const auto [hit, reason] = plain_.match(u.path, latest_);
     const Match m = world_.match(u);
@@ -694,30 +673,22 @@ class RandomHistory {
     }
     if (rng_() % 3 == 0) return;
     const size_t before = u.lease.published();
-    const size_t duplicates = u.lease.duplicates();
-    const bool in_flight = rng_() % 3 == 0;
-    world_.publish(u, in_flight);
-    for (size_t i = before; i < u.lease.published(); ++i) {
-      const bool is_new = plain_.publish(first(u.path, i + 1), latest_);
-      if (!is_new && !in_flight) plain_.give_back_taken();
-    }
-    ASSERT_TRUE(u.lease.published() == u.lease.blocks().size() ||
-                (in_flight && plain_.available() == 0));
-    if (duplicates < u.lease.duplicates() && rng_() % 2 == 0) {
-      for (size_t i = u.lease.duplicates(); i > 0; --i) plain_.give_back_taken();
-      world_.cache->adopt(u.lease);
-    }
+    tell();
+    world_.publish(u);
+    for (size_t i = before; i < u.lease.published(); ++i)
+      if (!plain_.publish(first(u.path, i + 1), latest_)) plain_.give_back_taken();
+    ASSERT_EQ(u.lease.published(), u.lease.blocks().size());
     world_.expect_right(u, "grown");
   }
 
   void release(size_t index) {
+    tell();
     User u = std::move(users_[index]);
     users_.erase(users_.begin() + static_cast<ptrdiff_t>(index));
     plain_.reserved -= u.lease.reserved();
     for (size_t i = u.lease.blocks().size(); i > 0; --i) {
       if (i > u.lease.published()) plain_.give_back_taken();
     }
-    for (size_t i = u.lease.duplicates(); i > 0; --i) plain_.give_back_taken();
     for (size_t i = u.lease.published(); i > 0; --i) plain_.unpin(first(u.path, i), latest_);
     world_.cache->release(u.lease, world_.now);
   }
@@ -727,6 +698,7 @@ class RandomHistory {
     User& u = users_[rng_() % users_.size()];
     if (u.lease.published() == 0) return;
     const size_t at = 1 + rng_() % u.lease.published();
+    tell();
     world_.write_slot(u, state_of(first(u.path, at)) + 1);
     world_.cache->snapshot_put(u.lease, at, 0, world_.now);
   }

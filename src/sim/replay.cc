@@ -55,7 +55,6 @@ Result<ReplayReport> replay_cache(const std::vector<TraceRequest>& trace,
                                                         : distinct_blocks(trace) + longest);
   setup.policy = setting.policy;
   setup.event_capacity = 0;
-  setup.max_leases = 1;
   if (setting.ttl_s)
     setup.block_ttl = std::chrono::nanoseconds(static_cast<int64_t>(*setting.ttl_s * 1e9));
   DEEPMINT_TRY(cache, CacheManager::create(std::move(setup)));
