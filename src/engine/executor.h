@@ -73,7 +73,6 @@ class ModelExecutor : public Executor {
 
  private:
   void sample_one(const Grant& grant, size_t index, SampleOutcome& outcome, Sampler& sampler);
-  std::span<const PartMemory> state() const { return state_; }
 
   std::shared_ptr<Model> model_;
   std::shared_ptr<ThreadPool> pool_;

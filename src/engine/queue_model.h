@@ -22,10 +22,7 @@ class CostModel {
  public:
   // Durations of zero or less (a clock that jumped back) are ignored.
   void observe(double work, std::chrono::nanoseconds took);
-  bool known() const { return weight_ > 0; }
   double seconds(double work, double steps) const;  // 0 while nothing is known
-  double seconds_per_step() const { return base_; }
-  double seconds_per_work() const { return per_work_; }
 
  private:
   double weight_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;  // decayed sums
