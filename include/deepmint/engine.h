@@ -3,11 +3,11 @@
 // prefix and the engine decides what to reuse. Nobody above this header sees a tensor, nobody below
 // it sees text or JSON.
 //
-//   auto ticket = engine->submit({.tokens = ids, .sampling = p, .max_tokens = 100, .stop_ids =
-//   {eos}}, sink);
-//   ...                       // sink->on_token(...) per token, then sink->on_finish(...) exactly
-//   once ticket->cancel();         // from any thread, any number of times; on_finish follows
-//   within one step
+//   DEEPMINT_TRY(ticket, engine->submit({.tokens = ids, .sampling = p, .max_tokens = 100,
+//                                        .stop_ids = {eos}},
+//                                       sink));
+//   ...                 // sink->on_token() per token, then sink->on_finish() exactly once
+//   ticket->cancel();   // any thread, any number of times; on_finish() follows within one step
 //
 // Threads: every method may be called from any thread. Sinks are called on the engine's thread and
 // must not block.

@@ -5,8 +5,8 @@
 //   DEEPMINT_TRY(engine, LocalEngine::create(loaded, config));
 //   auto ticket = engine->submit(request, sink);
 //   DEEPMINT_TRY(bytes, engine->export_state((*ticket)->id()));            // goes on meanwhile
-//   auto twin = other_engine->resume(request, bytes, other_sink);          // and from there a
-//   second time
+//   auto twin = other_engine->resume(request, bytes, other_sink);          // and from there
+//                                                                          // a second time
 #pragma once
 
 #include <condition_variable>

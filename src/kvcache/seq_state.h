@@ -3,8 +3,8 @@
 // docs/formats/seqstate.md.
 //
 //   std::vector<std::byte> bytes = encode_seq_state(state, arena, blocks, slot);
-//   DEEPMINT_TRY(view, decode_seq_state(bytes, {.model_fingerprint = fp, .parts = arena.parts(),
-//   ...})); restore_parts(view, arena, new_blocks, new_slot);
+//   DEEPMINT_TRY(view, decode_seq_state(bytes, expected));
+//   restore_parts(view, arena, new_blocks, new_slot);
 //
 // A reader believes nothing: magic, version, lengths, checksum, model, layout and token ids are
 // checked before anything is used.
