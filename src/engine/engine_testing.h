@@ -89,6 +89,15 @@ inline GenerationRequest random_request(std::mt19937_64& rng, int64_t vocab, int
   return r;
 }
 
+inline GenerationRequest simple(int32_t prompt = 20, int32_t max_tokens = 10, uint64_t seed = 5) {
+  GenerationRequest r;
+  for (int32_t i = 0; i < prompt; ++i)
+    r.tokens.push_back((i * 7 + static_cast<int32_t>(seed)) % 97);
+  r.max_tokens = max_tokens;
+  r.sampling.seed = seed;
+  return r;
+}
+
 struct Submitted {
   GenerationRequest request;
   std::shared_ptr<CollectingSink> sink;

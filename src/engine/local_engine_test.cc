@@ -20,6 +20,7 @@ using testing::CollectingSink;
 using testing::fake_loaded;
 using testing::FakeModel;
 using testing::random_request;
+using testing::simple;
 using testing::Submitted;
 
 constexpr int32_t kContext = 256;
@@ -39,15 +40,6 @@ std::unique_ptr<LocalEngine> engine_of(const std::shared_ptr<FakeModel>& model,
   auto made = LocalEngine::create(fake_loaded(model, threads), c, clock);
   if (!made) throw std::runtime_error(made.error().str());
   return std::move(*made);
-}
-
-GenerationRequest simple(int32_t prompt = 20, int32_t max_tokens = 10, uint64_t seed = 5) {
-  GenerationRequest r;
-  for (int32_t i = 0; i < prompt; ++i)
-    r.tokens.push_back((i * 7 + static_cast<int32_t>(seed)) % 97);
-  r.max_tokens = max_tokens;
-  r.sampling.seed = seed;
-  return r;
 }
 
 void expect_all_free(const Engine& engine) {
