@@ -62,17 +62,50 @@ TEST_F(Replay, EqualsThePlainLruToTheToken) {
 }
 
 TEST_F(Replay, TheProductKeepsWhatIsHitOften) {
-  // Sessions over shared system prompts, and single requests that would flush a plain LRU.
-  auto trace = generate_trace({.requests = 3000, .running_sessions = 150, .seed = 3});
-  const auto lru = replay_cache(trace, {.capacity_blocks = 700}).value();
-  auto setting = ReplaySetting::product(700);
+  // A prompt that comes again, each time after 30 or 31 that come once: together more than fit.
+  std::vector<TraceRequest> trace;
+  uint64_t id = 100;
+  for (int round = 0; round < 10; ++round)
+    for (int i = 0; i < 32; ++i) {
+      const bool again = round == 0 ? i < 2 : i == 0;
+      std::vector<uint64_t> blocks = {1, 2, 3, 4};
+      if (!again)
+        for (uint64_t& block : blocks) block = ++id;
+      trace.push_back({.timestamp_ms = static_cast<int64_t>(trace.size()),
+                       .input_tokens = 4 * kTraceBlockTokens,
+                       .output_tokens = 1,
+                       .blocks = std::move(blocks)});
+    }
+  auto setting = ReplaySetting::product(40);
   const auto product = replay_cache(trace, setting).value();
   setting.policy = kvcache::EvictionPolicy::kLru;
-  const auto fine_lru = replay_cache(trace, setting).value();
-  EXPECT_GT(product.hit_rate(), 0.1);
-  EXPECT_GT(fine_lru.hit_tokens, 0);
-  EXPECT_EQ(product.prompt_tokens, lru.prompt_tokens);
+  const auto lru = replay_cache(trace, setting).value();
+  // All but the block with the last token, which must run.
+  constexpr int64_t kHit = 4 * kTraceBlockTokens - kBlockTokens;
+  EXPECT_EQ(product.hit_tokens, 10 * kHit);
+  EXPECT_EQ(lru.hit_tokens, kHit);  // only at once: the others flush it
+  EXPECT_EQ(product.prompt_tokens, 320 * 4 * kTraceBlockTokens);
   EXPECT_EQ(product.cache.collisions, 0);
+}
+
+TEST_F(Replay, TheProductOnGeneratedTraffic) {
+  // Sessions over shared system prompts, and single requests.
+  const auto trace = generate_trace({.requests = 3000, .running_sessions = 150, .seed = 3});
+  const auto hits = [&](size_t capacity, kvcache::EvictionPolicy policy) {
+    auto setting = ReplaySetting::product(capacity);
+    setting.policy = policy;
+    const auto r = replay_cache(trace, setting).value();
+    EXPECT_EQ(r.cache.collisions, 0);
+    EXPECT_GT(r.hit_rate(), 0.1);
+    return r.hit_tokens;
+  };
+  using kvcache::EvictionPolicy;
+  const int64_t all = hits(0, EvictionPolicy::kLru);
+  EXPECT_EQ(hits(0, EvictionPolicy::kSegmentedLru), all);  // where nothing must go
+  for (const size_t capacity : {700, 2000}) {
+    EXPECT_LT(hits(capacity, EvictionPolicy::kLru), all);
+    EXPECT_LT(hits(capacity, EvictionPolicy::kSegmentedLru), all);
+  }
 }
 
 TEST_F(Replay, ARequestLargerThanTheCacheIsCountedAndNotStored) {
