@@ -216,16 +216,24 @@ TEST(EngineCore, PreemptedAfterAnyStepGoesOnWithTheSameBits) {
       const bool one = d.core->preempt(s.control->id), two = d.core->preempt(masked.control->id);
       EXPECT_EQ(d.core->stats().preempted, int{one} + int{two});
       EXPECT_EQ(d.core->stats().parked_bytes > 0, one || two);
-      const auto saved = d.core->export_state(s.control->id);  // also while it is set aside
+      const bool runs = !s.sink->finished();
+      const size_t before = s.sink->tokens().size();
+      auto saved = d.core->export_state(s.control->id);  // also while it is set aside
+      ASSERT_EQ(saved.has_value(), runs);
       d.run();
       EXPECT_EQ(d.core->stats().resumed, int{one} + int{two});
       EXPECT_EQ(d.core->stats().parked_bytes, 0);
-      expect_answer(s, answer_alone(*d.model, s.request, kContext), "preempted");
+      const Answer whole = answer_alone(*d.model, s.request, kContext);
+      expect_answer(s, whole, "preempted");
       expect_answer(neighbour, answer_alone(*d.model, neighbour.request, kContext), "neighbour");
       EXPECT_EQ(mask->accepted, masked.sink->ids());
       if (saved) {
-        const auto twin = d.resume(s.request, *saved);
-        if (twin) d.run();
+        const auto twin = d.resume(s.request, std::move(*saved));
+        ASSERT_TRUE(twin.has_value()) << twin.error().str();
+        d.run();
+        const auto rest = twin->sink->ids();
+        ASSERT_EQ(before + rest.size(), whole.ids.size()) << "after step " << at;
+        EXPECT_TRUE(std::equal(rest.begin(), rest.end(), whole.ids.begin() + before));
       }
       d.expect_clean();
     }
@@ -243,7 +251,6 @@ TEST(EngineCore, InteractiveRequestsPushBatchAsideAndNobodyNotices) {
     int steps = 0;
     while (!quick[0].sink->finished()) d.core->step(), ++steps;
     EXPECT_LE(steps, 25);  // it did not wait for 130 more steps of batch
-    // One that is set aside can be cancelled, and one can miss its deadline.
     EXPECT_GT(d.core->stats().preempted, 0);
     d.run();
     for (const auto& s : quick)
@@ -254,21 +261,31 @@ TEST(EngineCore, InteractiveRequestsPushBatchAsideAndNobodyNotices) {
   }
 }
 
-TEST(EngineCore, CancelledWhileSetAside) {
-  Driver d(fake(), config(1, 64, 10));
-  GenerationRequest batch = simple(100, 150);
-  batch.request_class = RequestClass::kBatch;
-  const Submitted a = d.submit(batch);
-  for (int i = 0; i < 20; ++i) d.core->step();
-  const Submitted quick = d.submit(simple(50, 20));
-  d.core->step();
-  ASSERT_EQ(d.core->stats().preempted, 1);
-  a.control->cancelled = true;
-  d.core->step();
-  EXPECT_EQ(a.sink->finish()->reason, FinishReason::kCancelled);
-  EXPECT_EQ(d.core->stats().parked_bytes, 0);
-  d.run();
-  d.expect_clean();
+TEST(EngineCore, CancelledOrLateWhileSetAside) {
+  using namespace std::chrono_literals;
+  for (const bool late : {false, true}) {
+    Driver d(fake(), config(1, 64, 10));
+    GenerationRequest batch = simple(100, 150);
+    batch.request_class = RequestClass::kBatch;
+    if (late) batch.deadline = d.clock.now() + 10ms;
+    const Submitted a = d.submit(batch);
+    for (int i = 0; i < 20; ++i) d.core->step();
+    const Submitted quick = d.submit(simple(50, 20));
+    d.core->step();
+    ASSERT_EQ(d.core->stats().preempted, 1);
+    if (late) {
+      d.clock.advance(10ms);
+    } else {
+      a.control->cancelled = true;
+    }
+    d.core->step();
+    ASSERT_TRUE(a.sink->finished());
+    EXPECT_EQ(a.sink->finish()->reason, late ? FinishReason::kDeadline : FinishReason::kCancelled);
+    EXPECT_EQ(d.core->stats().parked_bytes, 0);
+    d.run();
+    expect_answer(quick, answer_alone(*d.model, quick.request, kContext), "quick");
+    d.expect_clean();
+  }
 }
 
 }  // namespace

@@ -126,6 +126,14 @@ TEST(EngineCore, PromptLogitsNeedTheirRowsButShareThem) {
   EXPECT_EQ(scored.sink->prompt_logits().size(), 200u);
   EXPECT_EQ(scored.sink->finish()->usage.cached_tokens, 0);
   EXPECT_EQ(scored.sink->ids(), plain.sink->ids());
+  r.cache_salt = "where the scored one comes first";
+  d.submit(r);
+  d.run();
+  r.want_prompt_logits = false;
+  const Submitted later = d.submit(r);
+  d.run();
+  EXPECT_EQ(later.sink->finish()->usage.cached_tokens, 192);
+  EXPECT_EQ(later.sink->ids(), plain.sink->ids());
   d.expect_clean();
 }
 

@@ -83,6 +83,7 @@ TEST(EngineCore, ModelsWithoutPrivateState) {
 // Companions come, go and are cancelled at random; memory is short; nobody notices.
 TEST(EngineCore, RandomSchedules) {
   const uint64_t base = testing::test_seed();
+  EngineStats seen;
   for (uint64_t round = 0; round < 60; ++round) {
     std::mt19937_64 rng(base + round);
     const auto running = static_cast<int32_t>(1 + rng() % 9);
@@ -139,7 +140,25 @@ TEST(EngineCore, RandomSchedules) {
       }
     }
     d.expect_clean();
+    const EngineStats s = d.core->stats();
+    seen.cancelled += s.cancelled;
+    seen.cached_tokens += s.cached_tokens;
+    seen.cache_evictions += s.cache_evictions;
+    seen.cache_collisions += s.cache_collisions;
+    seen.snapshots_restored += s.snapshots_restored;
+    seen.replayed_tokens += s.replayed_tokens;
+    seen.preempted += s.preempted;
+    seen.resumed += s.resumed;
   }
+  // Nothing of it was for nothing.
+  EXPECT_GT(seen.cancelled, 0);
+  EXPECT_GT(seen.cached_tokens, 0);
+  EXPECT_GT(seen.cache_evictions, 0);
+  EXPECT_GT(seen.cache_collisions, 0);
+  EXPECT_GT(seen.snapshots_restored, 0);
+  EXPECT_GT(seen.replayed_tokens, 0);
+  EXPECT_GT(seen.preempted, 0);
+  EXPECT_GT(seen.resumed, 0);
 }
 
 TEST(EngineCore, ChoicesOfOneRequestDiffer) {

@@ -105,6 +105,7 @@ void run_cases(Harness& harness, int count) {
       static_cast<long long>(seen.preemptions), static_cast<long long>(seen.cached_tokens),
       static_cast<long long>(seen.planned_ahead));
   if (count >= 40) {
+    EXPECT_GT(seen.cached_tokens, 0);
     EXPECT_GT(seen.restores, 0);
     EXPECT_GT(seen.aborted, 0);
     EXPECT_GT(seen.preemptions, 0);
