@@ -115,7 +115,6 @@ Result<Walk> GrammarCase::walk(std::string_view text, GrammarTimes* times) const
   if (times != nullptr) timed(&GrammarTimes::mask_ns, [&] { return matcher.mask(bits); });
   if (!matcher.status()) return tl::unexpected(matcher.status().error());
   out.accepted = matcher.may_stop();
-  out.at_end = !out.accepted;
   return out;
 }
 

@@ -43,8 +43,7 @@ TimeSummary summarize(std::vector<float> values);  // in the unit of the values;
 
 struct Walk {
   bool accepted = false;
-  size_t bytes = 0;     // where it stopped: the length of the text, or the first byte refused
-  bool at_end = false;  // refused because the text may not end there
+  size_t bytes = 0;  // where it stopped: the length of the text, or the first byte refused
   size_t tokens = 0;
 };
 

@@ -18,11 +18,11 @@
 
 namespace deepmint::grammar {
 
-enum class SpecKind { kJsonSchema, kRegex, kEbnf, kJsonObject, kChoice, kStructuralTag };
+enum class SpecKind { kJsonSchema, kRegex, kEbnf, kJsonObject, kChoice };
 std::string_view to_string(SpecKind kind);  // "json_schema", "regex", "ebnf", "json_object", …
 
 // text: the schema, the pattern, the grammar; empty for kJsonObject; a JSON array of strings for
-// kChoice; a JSON description for kStructuralTag (structural_tag.h).
+// kChoice.
 struct Spec {
   SpecKind kind = SpecKind::kJsonSchema;
   std::string text;

@@ -248,10 +248,4 @@ void Parser::find_states_again(std::string_view text) {
   }
 }
 
-size_t Parser::memory_bytes() const {
-  return threads_.capacity() * sizeof(Thread) + sets_.capacity() * sizeof(Set) +
-         items_.capacity() * sizeof(Item) + seen_.capacity() * sizeof(Slot) +
-         predicted_.capacity() * 4;
-}
-
 }  // namespace deepmint::grammar

@@ -69,9 +69,6 @@ class Parser {
   void find_states_again(std::string_view text);
 
   bool exhausted() const { return exhausted_; }
-  size_t memory_bytes() const;
-  size_t threads() const { return here_.threads_end - here_.threads_begin; }
-  size_t text_bytes() const { return here_.position; }
 
   struct Thread {
     uint32_t set;

@@ -9,12 +9,10 @@
 namespace deepmint::grammar {
 
 size_t Grammar::memory_bytes() const {
-  size_t bytes = regexes.memory_bytes() + terminals.capacity() * sizeof(RegexId) +
-                 tokens.capacity() * sizeof(TokenId) +
-                 (next.capacity() + first_dot.capacity() + productions_begin.capacity()) * 4 +
-                 nullable.capacity();
-  for (const std::string& name : names) bytes += sizeof(name) + name.capacity();
-  return bytes;
+  return regexes.memory_bytes() + terminals.capacity() * sizeof(RegexId) +
+         tokens.capacity() * sizeof(TokenId) +
+         (next.capacity() + first_dot.capacity() + productions_begin.capacity()) * 4 +
+         nullable.capacity();
 }
 
 GrammarBuilder::GrammarBuilder(const Limits& limits) : limits_(limits), regexes_(limits.regex) {}
@@ -204,7 +202,6 @@ Result<Grammar> GrammarBuilder::build() {
   Grammar out;
   for (size_t at = 0; at < order.size(); ++at) {
     out.productions_begin.push_back(static_cast<uint32_t>(out.first_dot.size()));
-    out.names.push_back(names_[order[at]]);
     for (const uint32_t p : of[order[at]]) {
       const Production& production = productions_[p];
       if (production.size == 1 &&

@@ -50,9 +50,8 @@ struct Grammar {
   std::vector<uint32_t> next;       // per dot
   std::vector<uint32_t> first_dot;  // per production, grouped by left side
   std::vector<uint32_t>
-      productions_begin;           // per nonterminal: range in first_dot; one more at the end
-  std::vector<uint8_t> nullable;   // per nonterminal
-  std::vector<std::string> names;  // per nonterminal; may be empty
+      productions_begin;          // per nonterminal: range in first_dot; one more at the end
+  std::vector<uint8_t> nullable;  // per nonterminal
   uint32_t start = 0;
 
   size_t nonterminals() const { return nullable.size(); }

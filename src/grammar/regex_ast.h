@@ -97,7 +97,6 @@ class RegexSet {
   int byte_classes(std::span<const RegexId> roots, std::array<uint8_t, 256>& class_of) const;
 
   bool exhausted() const { return exhausted_; }
-  void set_limits(const Limits& limits) { limits_ = limits; }
   size_t size() const { return nodes_.size(); }
   uint64_t work() const { return work_; }  // parts of expressions handled so far, for budgets
   size_t memory_bytes() const;

@@ -46,7 +46,6 @@ class SchemaSpace {
 
   RegexSet& regexes() { return regexes_; }
   NumberLanguages& numbers() { return numbers_; }
-  RegexId any_string() const { return any_string_; }
   bool empty(RegexId r) { return regexes_.empty(r); }
   // What the value of `key` must be.
   ExprId member(const ObjectShape& object, std::string_view key);

@@ -60,10 +60,8 @@ Result<Grammar> compile_grammar(const Spec& spec) {
     }
     case SpecKind::kJsonObject:
       return compile_json_object();
-    default:
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("{} is not in this build", to_string(spec.kind)));
   }
+  return fail(ErrorCode::kInternal, "a specification of no known kind");
 }
 
 Result<std::shared_ptr<const Compiled>> compile(const Spec& spec,

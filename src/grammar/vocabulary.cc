@@ -79,7 +79,6 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::make(std::vector<std::stri
   for (const TokenId id : out->stop_ids_)  // a stop id ends the text, whatever it spells
     if (static_cast<size_t>(id) < out->bytes_.size()) out->bytes_[static_cast<size_t>(id)].clear();
 
-  std::string everything = fmt::format("{} {} ", width, fmt::join(out->stop_ids_, ","));
   std::vector<TokenId> order;
   for (size_t id = 0; id < out->bytes_.size(); ++id) {
     const std::string& text = out->bytes_[id];
@@ -87,12 +86,9 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::make(std::vector<std::stri
       return fail(
           ErrorCode::kInvalidArgument,
           fmt::format("vocabulary: token {} is {} bytes long, the most is 65535", id, text.size()));
-    everything += fmt::format("{}:", text.size());
-    everything += text;
     if (!text.empty()) order.push_back(static_cast<TokenId>(id));
   }
   if (order.empty()) return fail(ErrorCode::kInvalidArgument, "vocabulary: no token has bytes");
-  out->fingerprint_ = xxh3_128(as_byte_span(everything));
   const auto& bytes = out->bytes_;
   std::sort(order.begin(), order.end(), [&](TokenId x, TokenId y) {
     const int c = bytes[static_cast<size_t>(x)].compare(bytes[static_cast<size_t>(y)]);

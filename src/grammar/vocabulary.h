@@ -13,7 +13,6 @@
 #include <string_view>
 #include <vector>
 
-#include "core/hash.h"
 #include "deepmint/result.h"
 #include "deepmint/types.h"
 
@@ -61,7 +60,6 @@ class Vocabulary {
   std::string_view bytes(TokenId id) const;  // empty: never matched by text
   std::span<const TokenId> stop_ids() const { return stop_ids_; }
   bool is_stop(TokenId id) const;
-  Hash128 fingerprint() const { return fingerprint_; }  // of bytes, width and stop ids
 
   const Trie& trie() const { return trie_; }
   std::span<const PlainTier> plain_tiers() const { return tiers_; }  // longest texts first
@@ -75,7 +73,6 @@ class Vocabulary {
   std::vector<TokenId> same_;
   std::vector<TokenId> stop_ids_;
   size_t width_ = 0;
-  Hash128 fingerprint_;
   Trie trie_;
   std::vector<PlainTier> tiers_;
   std::unique_ptr<SliceCache> slices_;
