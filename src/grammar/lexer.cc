@@ -17,6 +17,7 @@ Lexer::Lexer(Grammar& grammar, const Limits& limits)
   byte_of_.resize(n_classes_);
   for (unsigned b = 0; b < 256; ++b) byte_of_[class_of_[b]] = static_cast<uint8_t>(b);
   reset();
+  bytes_at_mark_ = grammar_.regexes.memory_bytes();
 }
 
 void Lexer::reset() {
@@ -36,7 +37,8 @@ void Lexer::reset() {
 
 std::unique_lock<std::mutex> Lexer::lock() {
   std::unique_lock<std::mutex> held(mutex_);
-  if (exhausted() || memory_bytes() > limits_.soft_bytes) reset();
+  const size_t grown = memory_bytes() + grammar_.regexes.memory_bytes() - bytes_at_mark_;
+  if (exhausted() || grown > limits_.soft_bytes) reset();
   return held;
 }
 
@@ -137,8 +139,7 @@ uint32_t Lexer::accept_of_items(State state, std::span<const uint32_t> items) {
 
 size_t Lexer::memory_bytes() const {
   return states_.size() * sizeof(StateData) + items_.size() * sizeof(Item) + rows_.size() * 4 +
-         index_.size() * 40 + accept_terminals_.size() * 4 + accept_sets_.size() * 8 +
-         grammar_.regexes.memory_bytes();
+         index_.size() * 40 + accept_terminals_.size() * 4 + accept_sets_.size() * 8;
 }
 
 }  // namespace deepmint::grammar

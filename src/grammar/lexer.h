@@ -28,7 +28,8 @@ class Lexer {
   static constexpr State kDead = 0;
   static constexpr uint32_t kNoAccept = 0;
   struct Limits {
-    size_t soft_bytes = size_t{16} << 20;  // thrown away between calls above this
+    size_t soft_bytes = size_t{16} << 20;  // thrown away between calls above this; what the
+                                           // grammar itself takes does not count
     size_t max_states = 200'000;           // error when one call needs more
   };
 
@@ -61,8 +62,7 @@ class Lexer {
   std::vector<uint32_t> items_of_accept(State state, uint32_t accept) const;
   uint32_t accept_of_items(State state, std::span<const uint32_t> items);
 
-  size_t memory_bytes() const;
-  size_t states() const { return states_.size(); }
+  size_t memory_bytes() const;  // of the states; their residuals are in the grammar's regexes
 
  private:
   static constexpr uint32_t kUnknown = 0xffffffffu;
@@ -86,6 +86,7 @@ class Lexer {
   uint64_t epoch_ = 0;
   bool exhausted_ = false;
   RegexSet::Mark mark_;
+  size_t bytes_at_mark_ = 0;  // of the regexes
   std::array<uint8_t, 256> class_of_{};
   std::vector<uint8_t> byte_of_;  // a byte of each class
   uint32_t n_classes_ = 1;

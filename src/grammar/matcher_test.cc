@@ -227,6 +227,17 @@ TEST(Matcher, AnOverfullAutomatonIsThrownAwayWithoutATrace) {
   }
 }
 
+TEST(Matcher, AGrammarLargerThanTheAutomatonsBudgetKeepsItsAutomaton) {
+  GrammarBuilder g;
+  g.set_start(g.literal(std::string(400'000, 'a')));
+  const auto compiled = compile_tree(g, "a");
+  ASSERT_GT(compiled->grammar().memory_bytes(), Lexer::Limits().soft_bytes);
+  Matcher m(compiled);
+  const uint64_t epoch = compiled->lexer().epoch();
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(m.accept(3));
+  EXPECT_EQ(compiled->lexer().epoch(), epoch);
+}
+
 // Strings with and without a limit, over a vocabulary with quotes, escapes, cut characters and long
 // words: what the slices say against accept(), token by token.
 TEST(Matcher, MasksOfStringsAgreeWithAccept) {

@@ -687,8 +687,8 @@ void RegexSet::reset_to(const Mark& mark) {
 }
 
 size_t RegexSet::memory_bytes() const {
-  return nodes_.capacity() * sizeof(Node) + kids_.capacity() * sizeof(RegexId) +
-         sets_.capacity() * sizeof(ByteSet) + (index_.size() + derivatives_.size()) * 48 +
+  return nodes_.size() * sizeof(Node) + kids_.size() * sizeof(RegexId) +
+         sets_.size() * sizeof(ByteSet) + (index_.size() + derivatives_.size()) * 48 +
          empty_.size() * 32;
 }
 
