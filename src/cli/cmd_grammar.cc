@@ -152,7 +152,7 @@ class GrammarCommand : public Command {
     DEEPMINT_TRY(text, read_text(*instance_, kMaxInstanceBytes));
     if (text.ends_with('\n')) text.pop_back();
     if (text.ends_with('\r')) text.pop_back();
-    return action_ == "test" ? test(source, text) : bench(one, source, text);
+    return action_ == "test" ? test(one, source, text) : bench(one, source, text);
   }
 
  private:
@@ -200,9 +200,7 @@ class GrammarCommand : public Command {
   }
 
   // The verdict comes from the tokens; where and why from the bytes.
-  Status test(const GrammarSource& source, const std::string& text) {
-    GrammarCase by_token(vocabulary_, tokenizer_.get());
-    DEEPMINT_CHECK_OK(by_token.compile(source));
+  Status test(const GrammarCase& by_token, const GrammarSource& source, const std::string& text) {
     DEEPMINT_TRY(walk, by_token.walk(text, nullptr));
     if (walk.accepted) return write_stdout("accepted\n");
     DEEPMINT_TRY(reason, why(source, text, walk));
@@ -332,6 +330,11 @@ class GrammarCommand : public Command {
     } else if (const json::Value* ebnf = parsed->find("ebnf"); ebnf && ebnf->is_string()) {
       source.kind = grammar::SpecKind::kEbnf;
       source.text = ebnf->as_string();
+    } else {
+      refused({ErrorCode::kInvalidArgument,
+               "expected \"schema\", or \"regex\" or \"ebnf\" with a string", in.place()});
+      w.key("tests").begin_array().end_array().end_object();
+      return {};
     }
     GrammarCase one(vocabulary_, tokenizer_.get());
     if (const Status done = one.compile(source); !done) {

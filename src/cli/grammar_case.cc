@@ -92,14 +92,14 @@ Result<Walk> GrammarCase::walk(std::string_view text, GrammarTimes* times) const
   } else {
     for (const char c : text) ids.push_back(static_cast<uint8_t>(c));
   }
+  const bool checked = times != nullptr || tokenizer_ != nullptr;
   Walk out;
   for (const TokenId id : ids) {
-    if (times != nullptr) timed(&GrammarTimes::mask_ns, [&] { return matcher.mask(bits); });
-    const bool allowed =
-        times == nullptr || ((bits[static_cast<size_t>(id) / 32] >> (id % 32)) & 1) != 0;
+    if (checked) timed(&GrammarTimes::mask_ns, [&] { return matcher.mask(bits); });
+    const bool allowed = !checked || ((bits[static_cast<size_t>(id) / 32] >> (id % 32)) & 1) != 0;
     const bool taken = timed(&GrammarTimes::accept_ns, [&] { return matcher.accept(id); });
     if (!matcher.status()) return tl::unexpected(matcher.status().error());
-    if (taken != allowed && times != nullptr)
+    if (taken != allowed && checked)
       return fail(ErrorCode::kInternal,
                   fmt::format("token {} after {} bytes: the mask says {}, the matcher {}", id,
                               out.bytes, allowed, taken));
@@ -112,7 +112,7 @@ Result<Walk> GrammarCase::walk(std::string_view text, GrammarTimes* times) const
     out.bytes += vocabulary_->bytes(id).size();
     ++out.tokens;
   }
-  if (times != nullptr) timed(&GrammarTimes::mask_ns, [&] { return matcher.mask(bits); });
+  if (checked) timed(&GrammarTimes::mask_ns, [&] { return matcher.mask(bits); });
   if (!matcher.status()) return tl::unexpected(matcher.status().error());
   out.accepted = matcher.may_stop();
   return out;

@@ -54,7 +54,8 @@ class GrammarCase {
       : vocabulary_(std::move(vocabulary)), tokenizer_(tokenizer) {}
 
   Status compile(const GrammarSource& source);
-  // Walks the text and adds its times when `times` is given.
+  // Walks the text and adds its times when `times` is given. With times or a tokenizer every step
+  // is also checked against its mask; kInternal when they differ.
   Result<Walk> walk(std::string_view text, GrammarTimes* times) const;
 
   double compile_us() const { return compile_us_; }

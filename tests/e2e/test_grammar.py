@@ -108,14 +108,39 @@ def test_wrong_command_lines_are_named(schema_file):
     bad("grammar", "sample", "--schema", schema_file, "--count", "x", says=["--count"])
 
 
+def test_bench_times_a_text_and_says_where_it_is_rejected(schema_file, tmp_path):
+    text = tmp_path / "text.json"
+    text.write_text('{"n": 12}')
+    got = json.loads(good("grammar", "bench", "--schema", schema_file, "--instance", text))
+    assert got["accepted"] and "rejected_at" not in got
+    assert got["tokens"] == 9 and got["memory_bytes"] > 0
+    assert all(0 <= got[k]["p50"] <= got[k]["p99"] <= got[k]["max"] for k in ("compile_us", "mask_us", "accept_us"))
+    text.write_text('{"n": "x"}')
+    got = json.loads(good("grammar", "bench", "--schema", schema_file, "--instance", text))
+    assert not got["accepted"] and got["tokens"] == 6
+    assert got["rejected_at"].startswith("byte 6 of 10: expected ") and got["rejected_at"].endswith('found "')
+
+
+def test_texts_are_walked_by_the_tokens_of_a_tokenizer(schema_file, tmp_path):
+    text = tmp_path / "text.json"
+    text.write_text('{"n": 12}')
+    command = ["--schema", schema_file, "--instance", text, "--tokenizer", smollm2()]
+    assert good("grammar", "test", *command) == "accepted\n"
+    assert json.loads(good("grammar", "bench", *command))["tokens"] < 9
+    text.write_text('{"n": "x"}')
+    bad("grammar", "test", *command, code=1, says=["rejected at byte 6 of 10"])
+
+
 def test_lines_answer_one_for_one():
     got = lines([{"name": "a", "schema": {"type": "integer"}, "tests": [{"valid": True, "data": 1}, {"valid": False, "data": "x"}, {"valid": True, "text": "1.0"}]},
                  {"name": "b", "schema": {"$ref": "http://x.test"}, "tests": [{"valid": True, "data": 1}]},
-                 {"name": "c", "regex": "a+", "tests": [{"valid": True, "text": "aa"}]}], "test")
+                 {"name": "c", "regex": "a+", "tests": [{"valid": True, "text": "aa"}]},
+                 {"name": "d", "rexeg": "a+", "tests": [{"valid": True, "text": "aa"}]}], "test")
     assert [t["accepted"] for t in got[0]["tests"]] == [True, False, True]
     assert got[0]["tests"][1]["byte"] == 0
     assert got[1]["error"]["pointer"] == "#/$ref" and got[1]["tests"] == []
     assert got[2]["tests"] == [{"valid": True, "accepted": True, "byte": 2}]
+    assert got[3]["error"]["pointer"] == "standard input, line 4" and '"schema"' in got[3]["error"]["reason"] and got[3]["tests"] == []
 
 
 # --- the published suites ---
