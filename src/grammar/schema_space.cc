@@ -385,42 +385,34 @@ void SchemaSpace::simplify(std::vector<T>& alternatives) {
   alternatives = std::move(out);
 }
 
-Result<std::vector<ArrayShape>> SchemaSpace::intersect(const std::vector<ArrayShape>& a,
-                                                       const std::vector<ArrayShape>& b) {
+template <class T, class Parts>
+Result<std::vector<T>> SchemaSpace::meets(const std::vector<T>& a, const std::vector<T>& b,
+                                          Parts parts, std::string_view what) {
   if (a.size() == 1 && is_any(a[0])) return b;
   if (b.size() == 1 && is_any(b[0])) return a;
-  std::vector<ArrayShape> out;
-  for (const ArrayShape& x : a) {
-    for (const ArrayShape& y : b) {
-      DEEPMINT_CHECK_OK(spend(1 + x.prefix.size() + y.prefix.size()));
-      if (std::optional<ArrayShape> meet = intersect(x, y)) out.push_back(std::move(*meet));
+  std::vector<T> out;
+  for (const T& x : a) {
+    for (const T& y : b) {
+      DEEPMINT_CHECK_OK(spend(1 + parts(x).size() + parts(y).size()));
+      if (std::optional<T> meet = intersect(x, y)) out.push_back(std::move(*meet));
     }
   }
   simplify(out);
   if (out.size() > std::max({JsonSchemaLimits::kAlternatives, a.size(), b.size()}))
     return failure(ErrorCode::kTooLarge,
-                   fmt::format("expected at most {} alternatives for an array, found {}",
-                               JsonSchemaLimits::kAlternatives, out.size()));
+                   fmt::format("expected at most {} alternatives for {}, found {}",
+                               JsonSchemaLimits::kAlternatives, what, out.size()));
   return out;
+}
+
+Result<std::vector<ArrayShape>> SchemaSpace::intersect(const std::vector<ArrayShape>& a,
+                                                       const std::vector<ArrayShape>& b) {
+  return meets(a, b, [](const ArrayShape& s) -> const auto& { return s.prefix; }, "an array");
 }
 
 Result<std::vector<ObjectShape>> SchemaSpace::intersect(const std::vector<ObjectShape>& a,
                                                         const std::vector<ObjectShape>& b) {
-  if (a.size() == 1 && is_any(a[0])) return b;
-  if (b.size() == 1 && is_any(b[0])) return a;
-  std::vector<ObjectShape> out;
-  for (const ObjectShape& x : a) {
-    for (const ObjectShape& y : b) {
-      DEEPMINT_CHECK_OK(spend(1 + x.named.size() + y.named.size()));
-      if (std::optional<ObjectShape> meet = intersect(x, y)) out.push_back(std::move(*meet));
-    }
-  }
-  simplify(out);
-  if (out.size() > std::max({JsonSchemaLimits::kAlternatives, a.size(), b.size()}))
-    return failure(ErrorCode::kTooLarge,
-                   fmt::format("expected at most {} alternatives for an object, found {}",
-                               JsonSchemaLimits::kAlternatives, out.size()));
-  return out;
+  return meets(a, b, [](const ObjectShape& s) -> const auto& { return s.named; }, "an object");
 }
 
 Result<Shape> SchemaSpace::intersect(const Shape& a, const Shape& b) {

@@ -86,6 +86,9 @@ class SchemaSpace {
   Result<Shape> unite(std::vector<const Shape*> shapes);
   Result<Shape> complement(const Shape& a);
 
+  template <class T, class Parts>  // of alternatives; parts(x): what one of them costs to meet
+  Result<std::vector<T>> meets(const std::vector<T>& a, const std::vector<T>& b, Parts parts,
+                               std::string_view what);
   Result<std::vector<ArrayShape>> intersect(const std::vector<ArrayShape>& a,
                                             const std::vector<ArrayShape>& b);
   Result<std::vector<ObjectShape>> intersect(const std::vector<ObjectShape>& a,
