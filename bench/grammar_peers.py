@@ -162,7 +162,7 @@ def verdicts(options):
     cases = []
     for _ in range(options.limit or 1000):
         values = [grammar_gen.value(rng) for _ in range(6)]
-        tests = [{"i": i, "valid": False, "text": json.dumps(one)} for i, v in enumerate(values) for one in itertools.islice(grammar_gen.orders(v), 24)]
+        tests = [{"i": i, "valid": False, "text": json.dumps(one)} for i, v in enumerate(values) for one in itertools.islice(grammar_suites.orders(v), 24)]
         cases.append({"schema": grammar_gen.document(rng), "values": values, "tests": tests})
     answers = grammar_suites.run_cases([{"schema": c["schema"], "tests": c["tests"]} for c in cases])
     unexplained = 0

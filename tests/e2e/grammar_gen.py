@@ -1,5 +1,4 @@
 """Random JSON Schemas, values and spellings of values, for tests of `deepmint grammar` against the published validator."""
-import itertools
 import json
 
 KEYS = ["a", "b", "c"]
@@ -122,19 +121,6 @@ def document(rng):
     if isinstance(out, dict):
         out = {**out, "$defs": {n: schema(rng, 2, names) for n in names}}
     return out
-
-
-def orders(v):
-    """The value with its members in every order: a grammar has one of its own."""
-    if isinstance(v, list):
-        for parts in itertools.product(*[list(orders(x)) for x in v]):
-            yield list(parts)
-    elif isinstance(v, dict):
-        for keys in itertools.permutations(v):
-            for parts in itertools.product(*[list(orders(v[k])) for k in keys]):
-                yield dict(zip(keys, parts))
-    else:
-        yield v
 
 
 def spelled(rng, v):
