@@ -105,4 +105,13 @@ void append(std::string& out, uint32_t c) {
   }
 }
 
+uint32_t next(std::string_view s, size_t& at) {
+  const auto lead = static_cast<unsigned char>(s[at++]);
+  if (lead < 0x80) return lead;
+  const int more = lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
+  uint32_t out = lead & (0x3Fu >> more);
+  for (int i = 0; i < more; ++i) out = out << 6 | (static_cast<unsigned char>(s[at++]) & 0x3Fu);
+  return out;
+}
+
 }  // namespace deepmint::utf8

@@ -18,5 +18,7 @@ size_t incomplete_tail(
 std::string sanitize(
     std::string_view s);  // each maximal invalid subpart becomes U+FFFD (as in the WHATWG decoder)
 void append(std::string& out, uint32_t code_point);  // code_point is a Unicode scalar value
+uint32_t next(std::string_view s, size_t& at);  // the character at `at`, which moves behind it; s
+                                                // is valid and at < s.size()
 
 }  // namespace deepmint::utf8

@@ -41,5 +41,19 @@ TEST(Utf8, AppendMatchesValidity) {
   }
 }
 
+TEST(Utf8, NextReadsWhatAppendWrote) {
+  std::string s;
+  for (uint32_t c = 0; c < 0x110000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    append(s, c);
+  }
+  size_t at = 0;
+  for (uint32_t c = 0; c < 0x110000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    ASSERT_EQ(next(s, at), c);
+  }
+  EXPECT_EQ(at, s.size());
+}
+
 }  // namespace
 }  // namespace deepmint::utf8

@@ -285,18 +285,8 @@ class Reader {
   }
 
   std::optional<uint32_t> code_point() {
-    const auto byte = [&](size_t i) {
-      return static_cast<uint32_t>(static_cast<uint8_t>(text_[i]));
-    };
     const size_t at = pos_;
-    const uint32_t lead = byte(pos_++);
-    if (lead != '\\') {
-      if (lead < 0x80) return lead;
-      const int more = lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : 3;
-      uint32_t cp = lead & (0x3fu >> more);
-      for (int i = 0; i < more; ++i) cp = cp << 6 | (byte(pos_++) & 0x3f);
-      return cp;
-    }
+    if (const uint32_t plain = utf8::next(text_, pos_); plain != '\\') return plain;
     const char c = peek();
     if (pos_ < text_.size()) ++pos_;
     switch (c) {

@@ -42,7 +42,7 @@ class Parser {
           ErrorCode::kInvalidArgument,
           fmt::format("expected UTF-8, found byte {:#04x}", static_cast<uint8_t>(pattern[bad])),
           fmt::format("byte {}", bad));
-    for (size_t at = 0; at < pattern.size();) text_.push_back(next_code_point(pattern, at));
+    for (size_t at = 0; at < pattern.size();) text_.push_back(utf8::next(pattern, at));
     const std::optional<Piece> all = alternatives(0);
     if (!all) return tl::unexpected<Error>(*error_);
     if (pos_ < text_.size()) return misplaced();
@@ -62,16 +62,6 @@ class Parser {
   }
 
  private:
-  static uint32_t next_code_point(std::string_view s, size_t& at) {
-    const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<uint8_t>(s[i])); };
-    const uint32_t lead = byte(at++);
-    if (lead < 0x80) return lead;
-    const int more = lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : 3;
-    uint32_t cp = lead & (0x3fu >> more);
-    for (int i = 0; i < more; ++i) cp = cp << 6 | (byte(at++) & 0x3f);
-    return cp;
-  }
-
   bool ecma() const { return options_.dialect == RegexDialect::kEcma; }
   bool at_end() const { return pos_ >= text_.size(); }
   uint32_t peek(size_t ahead = 0) const {

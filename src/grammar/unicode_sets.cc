@@ -14,20 +14,12 @@ namespace deepmint::grammar {
 
 namespace {
 
-struct EveryCodePoint {
+std::string every_code_point() {
   std::string text;
-  EveryCodePoint() {
-    for (uint32_t cp = 0; cp <= 0x10ffff; ++cp)
-      if (cp < 0xd800 || cp > 0xdfff) utf8::append(text, cp);
-  }
-  static uint32_t at(std::string_view s) {  // first code point of valid UTF-8
-    const auto b = [&](size_t i) { return static_cast<uint32_t>(static_cast<uint8_t>(s[i])); };
-    if (b(0) < 0x80) return b(0);
-    if (b(0) < 0xe0) return (b(0) & 0x1f) << 6 | (b(1) & 0x3f);
-    if (b(0) < 0xf0) return (b(0) & 0xf) << 12 | (b(1) & 0x3f) << 6 | (b(2) & 0x3f);
-    return (b(0) & 7) << 18 | (b(1) & 0x3f) << 12 | (b(2) & 0x3f) << 6 | (b(3) & 0x3f);
-  }
-};
+  for (uint32_t cp = 0; cp <= 0x10ffff; ++cp)
+    if (cp < 0xd800 || cp > 0xdfff) utf8::append(text, cp);
+  return text;
+}
 
 // Runs of `\p{name}` in the text of all code points.
 std::shared_ptr<const std::vector<CodePointRange>> scan(const std::string& name) {
@@ -37,19 +29,19 @@ std::shared_ptr<const std::vector<CodePointRange>> scan(const std::string& name)
   pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
                                    PCRE2_UTF | PCRE2_NO_UTF_CHECK, &error, &offset, nullptr);
   if (code == nullptr) return nullptr;
-  static const EveryCodePoint every;
+  static const std::string every = every_code_point();
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   auto out = std::make_shared<std::vector<CodePointRange>>();
   for (size_t from = 0;;) {
-    const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(every.text.data()),
-                               every.text.size(), from, PCRE2_NO_UTF_CHECK, data, nullptr);
+    const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(every.data()), every.size(), from,
+                               PCRE2_NO_UTF_CHECK, data, nullptr);
     if (rc < 0) break;
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data);
     size_t last = ends[1] - 1;
-    while ((static_cast<uint8_t>(every.text[last]) & 0xc0) == 0x80) --last;
-    const std::string_view view(every.text);
-    out->push_back(
-        {EveryCodePoint::at(view.substr(ends[0])), EveryCodePoint::at(view.substr(last))});
+    while ((static_cast<uint8_t>(every[last]) & 0xc0) == 0x80) --last;
+    from = ends[0];
+    const uint32_t first = utf8::next(every, from);
+    out->push_back({first, utf8::next(every, last)});
     from = ends[1];
   }
   pcre2_match_data_free(data);
