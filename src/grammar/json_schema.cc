@@ -371,19 +371,18 @@ Status Lowering::lower(Symbol out, const ObjectShape& o) {
 
   const Symbol close = terminal(lex_.spaced("}"));
 
-  // Free members: state (members counted, which of `some` are met). A key may come twice in a
-  // text, and then counts once; so that a minimum is never met by a repeated key, free members
-  // together count for one.
-  struct Free {
-    uint64_t count;
-    uint32_t met;
-    bool first;
-    auto operator<=>(const Free&) const = default;
+  struct State {
+    uint64_t count;  // members, as far as they are counted
+    uint32_t met;    // which of `some`
+    bool first;      // no member stands yet
+    auto operator<=>(const State&) const = default;
   };
-  std::map<Free, Symbol> free_states;
-  std::vector<Free> open;
+  // Free members. A key may come twice in a text, and then counts once; so that a minimum is never
+  // met by a repeated key, free members together count for one.
+  std::map<State, Symbol> free_states;
+  std::vector<State> open;
   bool misses = false;
-  const auto free_state = [&](Free f) {
+  const auto free_state = [&](const State& f) {
     const auto [at, fresh] = free_states.try_emplace(f, Symbol{});
     if (fresh) {
       at->second = fresh_symbol();
@@ -416,14 +415,7 @@ Status Lowering::lower(Symbol out, const ObjectShape& o) {
   }
   const uint32_t all_met = (1u << n_some) - 1;
 
-  // Named members from the last to the first.
-  struct State {
-    uint64_t count;
-    uint32_t met;
-    bool first;
-    auto operator<=>(const State&) const = default;
-  };
-  // Forward: which states each place can be reached in.
+  // Named members: which states each place can be reached in.
   std::vector<std::map<State, Symbol>> at(named.size() + 1);
   std::vector<uint32_t> meets(named.size(), 0);
   for (size_t i = 0; i < named.size(); ++i)
@@ -463,11 +455,10 @@ Status Lowering::lower(Symbol out, const ObjectShape& o) {
             {s.first ? keys[i].first : keys[i].second, value, at[i + 1].at(step(s, meets[i]))});
     }
   }
-  for (const auto& [s, here] : at[named.size()]) put(here, {free_state({s.count, s.met, s.first})});
+  for (const auto& [s, here] : at[named.size()]) put(here, {free_state(s)});
 
-  // min_count: a free state with `count` below the minimum.
   while (!open.empty()) {
-    const Free f = open.back();
+    const State f = open.back();
     open.pop_back();
     const Symbol here = free_states.at(f);
     const bool enough = !needs || f.count >= o.min;
@@ -478,8 +469,7 @@ Status Lowering::lower(Symbol out, const ObjectShape& o) {
     }
     for (const FreeClass& c : classes) {
       if (bounded && f.count >= o.max) continue;
-      Free next{cap == 0 ? 0 : std::min(f.count + 1, cap), f.met | c.meets, false};
-      put(here, {f.first ? c.first : c.next, c.value, free_state(next)});
+      put(here, {f.first ? c.first : c.next, c.value, free_state(step(f, c.meets))});
     }
     if (b_.exhausted()) break;
   }
