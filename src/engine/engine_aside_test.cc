@@ -239,6 +239,28 @@ TEST(EngineCore, PreemptedAfterAnyStepGoesOnWithTheSameBits) {
     }
 }
 
+// Its window state is rebuilt once: when it comes back its state is copied.
+TEST(EngineCore, AReplayIsCountedOnceHoweverOftenItStepsAside) {
+  Driver d(fake(), config(3, 64, 40));
+  d.submit(simple(130, 1));
+  d.run();
+  const Submitted s = d.submit(simple(130, 20));
+  for (int i = 0; i < 10; ++i) {
+    d.core->step();
+    if (i < 5) continue;
+    ASSERT_TRUE(d.core->preempt(s.control->id));
+  }
+  d.run();
+  const Usage usage = s.sink->finish()->usage;
+  EXPECT_EQ(usage.cached_tokens, 128);
+  EXPECT_EQ(usage.replayed_tokens, 128);
+  EXPECT_EQ(d.core->stats().cached_tokens, 128);
+  EXPECT_EQ(d.core->stats().replayed_tokens, 128);
+  EXPECT_EQ(d.core->stats().resumed, 5);
+  expect_answer(s, answer_alone(*d.model, s.request, kContext), "replayed and set aside");
+  d.expect_clean();
+}
+
 TEST(EngineCore, InteractiveRequestsPushBatchAsideAndNobodyNotices) {
   for (const bool ahead : {false, true}) {
     Driver d(fake(), config(2, 64, 10, ahead));

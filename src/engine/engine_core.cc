@@ -621,7 +621,7 @@ void EngineCore::start(Sequence& s) {
   if (s.parked) ++stats_.resumed;
   s.parked = false;
   stats_.cached_tokens += s.reused - s.counted_reused;
-  stats_.replayed_tokens += s.replayed;
+  stats_.replayed_tokens += std::max(0, s.hit - s.computed);  // none where its state was copied
   s.counted_reused = s.reused;
   if (s.decoding()) move(s, RequestState::kLoading);
   move(s, s.decoding() ? RequestState::kDecode : RequestState::kPrefill);
