@@ -419,6 +419,11 @@ TEST(CacheManager, ReportsItsMemory) {
   const CacheReport r = cache->report();
   EXPECT_EQ(r.state_bytes, 100 * 64u + 5 * 64u);
   EXPECT_GE(r.bookkeeping_bytes, 100 * (64 + 4 * kBlockTokens) + 0u);
+  for (const size_t blocks :
+       {size_t{10'000}, size_t{65'535}, size_t{65'536}, size_t{1'000'000}}) {  // docs/cache.md
+    EXPECT_GE(CacheManager::bookkeeping_bytes(setup_for(blocks)), 400 * blocks);
+    EXPECT_LE(CacheManager::bookkeeping_bytes(setup_for(blocks)), 530 * blocks);
+  }
   EXPECT_EQ(r.blocks_free, 100u);
   EXPECT_EQ(r.block_bytes, 64u);
   EXPECT_EQ(r.slot_bytes, 64u);
