@@ -30,7 +30,7 @@ class Decode : public Command {
   std::string_view summary() const override { return "model output to an API's response"; }
   std::string_view description() const override {
     return "Reads what the model wrote from standard input and prints what a client of the API "
-           "gets: one\nresponse, or with --stream its events.";
+           "gets: one response, or with --stream its events.";
   }
   std::span<const std::string_view> sections() const override {
     static constexpr std::string_view kSections[] = {"log"};

@@ -13,8 +13,8 @@ class Encode : public Command {
   std::string_view summary() const override { return "an API request to its prompt and token ids"; }
   std::string_view description() const override {
     return "Reads a request of the Chat Completions, Messages or Responses API as JSON from "
-           "standard input\nand prints what it becomes for DeepSeek V4 or V4.1 as JSON: prompt, "
-           "token_ids, images, options,\nparsing, warnings.";
+           "standard input and prints what it becomes for DeepSeek V4 or V4.1 as JSON: prompt, "
+           "token_ids, images, options, parsing, warnings.";
   }
   std::span<const std::string_view> sections() const override {
     static constexpr std::string_view kSections[] = {"log"};

@@ -79,7 +79,7 @@ class GrammarCommand : public Command {
            "sample   prints random texts that the grammar accepts\n\n"
            "With --jsonl, lines {\"name\", \"schema\" (or \"regex\", \"ebnf\"), \"tests\": "
            "[{\"valid\", "
-           "\"data\" or\n\"text\"}]} are read from standard input and answered one line each.";
+           "\"data\" or \"text\"}]} are read from standard input and answered one line each.";
   }
   std::span<const std::string_view> sections() const override {
     static constexpr std::string_view kSections[] = {"log"};

@@ -16,6 +16,11 @@ class Sample : public Command {
   explicit Sample(std::string_view name) : name_(name) {}
   std::string_view name() const override { return name_; }
   std::string_view summary() const override { return "answers one prompt"; }
+  std::string_view description() const override {
+    return "once    with one answer, in words that go on until they are past the middle\n"
+           "twice   with two answers, in words that go on until they are past the middle\n\n"
+           "Then it ends.";
+  }
   std::span<const std::string_view> sections() const override {
     static constexpr std::string_view kSections[] = {"cpu", "sampling"};
     return kSections;
@@ -136,6 +141,7 @@ TEST(CommandLine, HelpPrintsEveryOptionWithItsDefault) {
     EXPECT_THAT(line->page, HasSubstr("usage: deepmint run MODEL [OTHER] [options]"));
     EXPECT_THAT(line->page, HasSubstr("-p, --prompt TEXT"));
     EXPECT_THAT(line->page, HasSubstr("[plain]"));
+    EXPECT_THAT(line->page, HasSubstr(std::string("\n") + std::string(p.run->description())));
     for (const Setting& s : p.settings.all())
       if (s.section() == "cpu" || s.section() == "sampling") {
         EXPECT_THAT(line->page, HasSubstr(s.flag));

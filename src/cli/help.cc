@@ -11,12 +11,13 @@ namespace {
 
 constexpr size_t kWidth = 100, kColumn = 34;
 
-// Words of `text` in lines of at most `width` columns, each but the first after `indent` spaces.
+// Words of `text` in lines of at most `width` columns, each but the first after `indent` spaces. A
+// line end in `text` stays one.
 std::string wrapped(std::string_view text, size_t width, size_t indent) {
   std::string out;
   size_t column = 0;
   for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(' ', begin), text.size());
+    const size_t end = std::min(text.find_first_of(" \n", begin), text.size());
     const std::string_view word = text.substr(begin, end - begin);
     if (column > 0 && column + 1 + word.size() > width) {
       out += '\n' + std::string(indent, ' ');
@@ -28,6 +29,10 @@ std::string wrapped(std::string_view text, size_t width, size_t indent) {
     out += word;
     column += word.size();
     begin = end + 1;
+    if (end < text.size() && text[end] == '\n') {
+      out += '\n' + std::string(indent, ' ');
+      column = 0;
+    }
   }
   return out;
 }
