@@ -78,6 +78,13 @@ Status check_dense(const Weights& weights, ThreadPool& pool) {
   return {};
 }
 
+Status check_experts(const Weights& weights) {
+  for (const LayerWeights& l : weights.layers)
+    for (const Expert& e : l.experts)
+      for (const Matrix* m : {&e.w1, &e.w2, &e.w3}) DEEPMINT_CHECK_OK(check_values(*m));
+  return {};
+}
+
 void FastLinear::reserve(const Config& c, size_t max_rows) {
   const auto rows = static_cast<int64_t>(max_rows);
   const int64_t heads = static_cast<int64_t>(c.heads) * c.head_dim,

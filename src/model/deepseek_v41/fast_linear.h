@@ -25,9 +25,10 @@ kernels::V41Weights view(const Matrix& m);
 // kInvalidFile naming the tensor, what was expected and what was found.
 Status check_values(const Matrix& m);
 
-// The same for every matrix outside the routed experts, which are looked at when they are read
-// (V41Model::load, DiskReader).
+// The same for every matrix outside the routed experts. Experts that stay on disk are looked at
+// when they are read (DiskReader).
 Status check_dense(const Weights& weights, ThreadPool& pool);
+Status check_experts(const Weights& weights);
 
 class FastLinear {
  public:

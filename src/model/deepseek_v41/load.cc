@@ -92,10 +92,7 @@ Status V41Model::make_resident() {
     }
     if (t.dtype == DType::kF8E8M0) DEEPMINT_CHECK_OK(check_numbers(t));
   }
-  if (plan_.experts_resident)
-    for (const LayerWeights& l : weights_.layers)
-      for (const Expert& e : l.experts)
-        for (const Matrix* m : {&e.w1, &e.w2, &e.w3}) DEEPMINT_CHECK_OK(check_values(*m));
+  if (plan_.experts_resident) DEEPMINT_CHECK_OK(check_experts(weights_));
   reader_ = std::make_unique<DiskReader>(config_, weights_, !plan_.experts_resident);
   set_hints(reader_.get());
   return {};

@@ -4,6 +4,7 @@
 
 #include "core/json.h"
 #include "core/mapped_file.h"
+#include "core/thread_pool.h"
 #include "format/safetensors.h"
 #include "model/deepseek_v41/fast_linear.h"
 #include "model/deepseek_v41/not_a_number.h"
@@ -37,19 +38,9 @@ Status verify_checkpoint(const std::filesystem::path& folder, const VerifyOption
     if (options.progress && total > 0)
       options.progress(static_cast<double>(done) / static_cast<double>(total));
   }
-  const auto check = [&](std::initializer_list<const Matrix*> matrices) -> Status {
-    for (const Matrix* m : matrices)
-      if (auto ok = check_values(*m); !ok) return at_folder(std::move(ok).error());
-    return {};
-  };
-  for (const LayerWeights& l : weights->layers) {
-    for (const Expert& e : l.experts) DEEPMINT_CHECK_OK(check({&e.w1, &e.w2, &e.w3}));
-    DEEPMINT_CHECK_OK(
-        check({&l.shared.w1, &l.shared.w2, &l.shared.w3, &l.wq_a, &l.wq_b, &l.wkv, &l.wo_b}));
-    for (const Matrix& m : l.wo_a) DEEPMINT_CHECK_OK(check({&m}));
-    if (l.indexer) DEEPMINT_CHECK_OK(check({&l.indexer->wq_b}));
-    if (l.engram) DEEPMINT_CHECK_OK(check({&l.engram->wkv}));
-  }
+  if (auto ok = check_experts(*weights); !ok) return at_folder(std::move(ok).error());
+  ThreadPool pool(1);
+  if (auto ok = check_dense(*weights, pool); !ok) return at_folder(std::move(ok).error());
   return {};
 }
 
