@@ -360,6 +360,18 @@ TEST_F(Load, VerifyReadsEveryNumber) {
     EXPECT_NE(found.find(c.says), std::string::npos) << found;
     EXPECT_TRUE(verify_checkpoint(folder_));  // names and shapes are those of a whole one
   }
+  // Finite, and yet nothing that the fast arithmetic could hold.
+  for (const auto& [value, says] :
+       {std::pair<uint8_t, const char*>{247, "found 247"}, {9, "found 9"}})
+    for (const char* matrix :
+         {"layers.4.attn.wq_b", "layers.0.ffn.shared_experts.w2", "layers.1.engram.wkv"}) {
+      with_byte(std::string(matrix) + ".scale", 1, value);
+      const std::string found = error();
+      EXPECT_NE(found.find('"' + std::string(matrix) + ".weight\""), std::string::npos) << found;
+      EXPECT_NE(found.find("expected scales from 10 to 246, " + std::string(says)),
+                std::string::npos)
+          << found;
+    }
   EXPECT_TRUE(is_v41_checkpoint(folder_));
   EXPECT_FALSE(is_v41_checkpoint(folder_ / "none"));
 }
