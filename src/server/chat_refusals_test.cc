@@ -236,6 +236,20 @@ TEST_F(Server, EngineRefusalsHaveTheirStatus) {
   }
 }
 
+TEST_F(Server, RetryAfterIsWhatTheEngineKnows) {
+  std::atomic<double> seconds{};
+  start([&](const GenerationRequest&) -> Result<Play> {
+    Error error{ErrorCode::kResourceExhausted, "the first token would come late", "queue"};
+    error.retry_after_s = seconds;
+    return tl::unexpected(std::move(error));
+  });
+  for (const auto& [known, header] : std::vector<std::pair<double, std::string>>{
+           {0, "1"}, {0.2, "1"}, {6.2, "7"}, {1e12, "86400"}}) {
+    seconds = known;
+    EXPECT_EQ(chat(chat_body()).headers.at("retry-after"), header) << known;
+  }
+}
+
 TEST_F(Server, AChoiceThatIsRefusedCancelsTheOthers) {
   start([](const GenerationRequest& r) -> Result<Play> {
     if (r.choice == 2) return fail(ErrorCode::kResourceExhausted, "queue full");

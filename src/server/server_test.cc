@@ -12,6 +12,7 @@
 
 #include "core/hash.h"
 #include "server/auth.h"
+#include "server/metrics.h"
 #include "server/testing/server_fixture.h"
 
 namespace deepmint {
@@ -63,6 +64,29 @@ TEST_F(Server, SmallEndpoints) {
           "vllm:request_success_total{model_name=\"test-model\",finished_reason=\"stop\"} 1\n"));
   EXPECT_THAT(metrics.body,
               HasSubstr("vllm:generation_tokens_total{model_name=\"test-model\"} 1\n"));
+}
+
+TEST(Metrics, WhatTheEngineCounts) {
+  EngineStats stats;
+  stats.replayed_tokens = 11;
+  stats.cache_evictions = 12;
+  stats.preempted = 13;
+  stats.bytes_running = 14;
+  stats.bytes_cached = 15;
+  stats.bytes_snapshots = 16;
+  stats.parked_bytes = 17;
+  stats.bytes_free = 18;
+  const std::string text = prometheus_text({}, stats, {}, "m");
+  for (const std::string_view line :
+       {"deepmint:replayed_prompt_tokens_total{model_name=\"m\"} 11\n",
+        "deepmint:cache_evictions_total{model_name=\"m\"} 12\n",
+        "deepmint:preempted_total{model_name=\"m\"} 13\n",
+        "deepmint:state_bytes{model_name=\"m\",use=\"running\"} 14\n",
+        "deepmint:state_bytes{model_name=\"m\",use=\"cached\"} 15\n",
+        "deepmint:state_bytes{model_name=\"m\",use=\"snapshots\"} 16\n",
+        "deepmint:state_bytes{model_name=\"m\",use=\"parked\"} 17\n",
+        "deepmint:state_bytes{model_name=\"m\",use=\"free\"} 18\n"})
+    EXPECT_THAT(text, HasSubstr(std::string(line)));
 }
 
 TEST_F(Server, MethodsPathsAndTypes) {
