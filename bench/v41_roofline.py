@@ -16,7 +16,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/kernels/v41_roofline.md"
 
-# Official dimensions (tests/spec/model.md 1.2, dspark.md 1), under the names of config.json.
+# Official dimensions (the specification of the model and of its drafts), under the names of config.json.
 OFFICIAL = {
     "vocab_size": 129280, "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 64, "head_dim": 512,
     "qk_rope_head_dim": 64, "q_lora_rank": 1280, "o_lora_rank": 1024, "o_groups": 8, "moe_intermediate_size": 2304,
@@ -190,7 +190,7 @@ Rows of one step share the weights, but each brings its own experts. If rows pic
 
 The drafter proposes ℓ tokens, the model checks 1 + ℓ rows in one step, and drafting never changes an answer. Those rows bring their own experts,
 which is what memory is short of: a check of 6 rows reads """, f"{m.step_bytes(6, context) / one:.2f}", """ times the bytes of one row, and the drafter's pass comes on top. So drafts pay only
-as far as they are accepted. Acceptance per draft is taken as constant, fitted to the published tokens per step at ℓ = 5 (tests/spec/dspark.md 8).
+as far as they are accepted. Acceptance per draft is taken as constant, fitted to the published tokens per step at ℓ = 5 (tests/spec/dspark).
 
 """]
     rows = []
