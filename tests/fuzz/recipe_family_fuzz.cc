@@ -9,6 +9,7 @@
 #include "core/check.h"
 #include "core/json.h"
 #include "core/utf8.h"
+#include "joined_segments.h"
 #include "recipe/family_parser.h"
 #include "text_cuts.h"
 
@@ -16,51 +17,46 @@ namespace {
 
 using namespace deepmint;
 
-struct Join final : recipe::OutputSink {
-  void put(char kind, std::string_view s) {
-    if (kind != last) out.push_back(kind);
-    last = kind;
-    out.append(s);
-    bytes += s.size();
-  }
+// Checks the order of a reply's segments beside joining them.
+struct Checked final : fuzz::JoinedSegments {
   void reasoning(std::string_view s) override {
     DEEPMINT_CHECK(!in_call);
-    put('\1', s);
+    JoinedSegments::reasoning(s);
+    bytes += s.size();
   }
   void text(std::string_view s) override {
     DEEPMINT_CHECK(!in_call);
-    put('\2', s);
+    JoinedSegments::text(s);
+    bytes += s.size();
   }
   void tool_begin(std::string_view s) override {
     DEEPMINT_CHECK(!in_call && !s.empty());
+    JoinedSegments::tool_begin(s);
     in_call = true;
     ++calls;
     arguments.clear();
-    last = 0;
-    put('\3', s);
   }
   void tool_arguments(std::string_view s) override {
     DEEPMINT_CHECK(in_call);
+    JoinedSegments::tool_arguments(s);
     arguments.append(s);
-    put('\4', s);
   }
   void tool_end(bool complete) override {
     DEEPMINT_CHECK(in_call && complete);
+    JoinedSegments::tool_end(complete);
     in_call = false;
     // Usually an object; a model that writes something else gets what it wrote.
     DEEPMINT_CHECK(json::parse(arguments).has_value());
-    last = 0;
   }
-  char last = 0;
   bool in_call = false;
   int calls = 0;
-  size_t bytes = 0;
-  std::string out, arguments;
+  size_t bytes = 0;  // of reasoning and text
+  std::string arguments;
 };
 
 std::string parse(std::string_view text, const recipe::ReplyFormat& format,
                   const recipe::FamilyParser::Options& options, size_t step) {
-  Join join;
+  Checked join;
   recipe::FamilyParser parser(format, options, join);
   fuzz::push_in_pieces(text, step, [&](std::string_view piece) { parser.push(piece); });
   parser.finish();

@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "core/utf8.h"
+#include "joined_segments.h"
 #include "recipe/output_parser.h"
 #include "text_cuts.h"
 
@@ -14,27 +15,9 @@ namespace {
 
 using namespace deepmint;
 
-struct Join final : recipe::OutputSink {
-  void put(char kind, std::string_view s) {
-    if (kind != last) out.push_back(kind);
-    last = kind;
-    out.append(s);
-  }
-  void reasoning(std::string_view s) override { put('\1', s); }
-  void text(std::string_view s) override { put('\2', s); }
-  void tool_begin(std::string_view s) override {
-    last = 0;
-    put('\3', s);
-  }
-  void tool_arguments(std::string_view s) override { put('\4', s); }
-  void tool_end(bool complete) override { put('\5', complete ? "1" : "0"); }
-  char last = 0;
-  std::string out;
-};
-
 std::string parse(std::string_view text, const recipe::ParsingOptions& options,
                   recipe::Compat compat, size_t step) {
-  Join join;
+  fuzz::JoinedSegments join;
   const auto parser = recipe::OutputParser::create(options, {}, compat, join);
   fuzz::push_in_pieces(text, step, [&](std::string_view piece) { parser->push(piece); });
   parser->finish();
