@@ -299,11 +299,9 @@ class ChatConverter : ConvertBase {
     if (choice == nullptr) return {};
     constexpr std::string_view kExpected = "expected one of `none`, `auto`, `required` or a tool";
     if (choice->is_string()) {
-      const std::string& s = choice->as_string();
-      if (s != "none" && s != "auto" && s != "required") return body_error(std::string(kExpected));
-      choice_.choice = s == "none"   ? ToolChoice::kNone
-                       : s == "auto" ? ToolChoice::kAuto
-                                     : ToolChoice::kRequired;
+      const auto named = tool_choice_of(choice->as_string());
+      if (!named) return body_error(std::string(kExpected));
+      choice_.choice = *named;
       return {};
     }
     if (!choice->is_object() || choice->find("type") == nullptr)

@@ -94,6 +94,13 @@ bool ConvertBase::mentions_json() const {
   });
 }
 
+std::optional<ToolChoice> tool_choice_of(std::string_view name) {
+  if (name == "none") return ToolChoice::kNone;
+  if (name == "auto") return ToolChoice::kAuto;
+  if (name == "required") return ToolChoice::kRequired;
+  return {};
+}
+
 bool base64_is_valid(std::string_view s) {
   size_t digits = 0, padding = 0;
   for (const char c : s) {

@@ -96,6 +96,8 @@ class ConvertBase {
   ConversationRequest r_;
 };
 
+// "none", "auto" or "required".
+std::optional<ToolChoice> tool_choice_of(std::string_view name);
 bool base64_is_valid(std::string_view s);  // forgiving: white space skipped, padding optional
 std::optional<std::string> base64_decode(std::string_view s);  // strict alphabet, forgiving padding
 

@@ -266,12 +266,10 @@ Status ResponsesConverter::read_choice(const Fields& f) {
   constexpr std::string_view kExpected =
       "expected one of `none`, `auto`, `required` or a tool choice object";
   if (choice->is_string()) {
-    const std::string& s = choice->as_string();
-    if (s != "none" && s != "auto" && s != "required") return body_error(std::string(kExpected));
-    choice_.choice = s == "none"   ? ToolChoice::kNone
-                     : s == "auto" ? ToolChoice::kAuto
-                                   : ToolChoice::kRequired;
-    choice_echo_ = quoted_json(s);
+    const auto named = tool_choice_of(choice->as_string());
+    if (!named) return body_error(std::string(kExpected));
+    choice_.choice = *named;
+    choice_echo_ = quoted_json(choice->as_string());
     return {};
   }
   if (!choice->is_object() || choice->find("type") == nullptr)

@@ -29,6 +29,22 @@ size_t held_tail(std::string_view text, std::string_view marker) {
   return 0;
 }
 
+// Passes `text` on but for these characters at its end, which `held` keeps until more follows.
+// False when there was nothing else.
+template <class Pass>
+bool pass_but_end(std::string_view text, std::string_view characters, std::string& held,
+                  Pass pass) {
+  const size_t last = text.find_last_not_of(characters);
+  if (last == npos) {
+    held.append(text);
+    return false;
+  }
+  if (!held.empty()) pass(std::exchange(held, {}));
+  pass(text.substr(0, last + 1));
+  held = text.substr(last + 1);
+  return true;
+}
+
 enum class Match : uint8_t { kNo, kMaybe, kYes };
 Match match_front(std::string_view text, std::string_view marker, bool at_end) {
   if (text.starts_with(marker)) return Match::kYes;
@@ -159,15 +175,8 @@ bool FamilyParser::in_start(bool at_end) {
 void FamilyParser::emit_reasoning(std::string_view text) {
   if (!reasoned_) text.remove_prefix(skip(text, 0, "\n"));
   if (text.empty()) return;
-  const size_t last = text.find_last_not_of('\n');
-  if (last == npos) {
-    newlines_.append(text);
-    return;
-  }
-  if (!newlines_.empty()) sink_.reasoning(std::exchange(newlines_, {}));
-  sink_.reasoning(text.substr(0, last + 1));
-  newlines_ = text.substr(last + 1);
-  reasoned_ = true;
+  reasoned_ |=
+      pass_but_end(text, "\n", newlines_, [this](std::string_view s) { sink_.reasoning(s); });
 }
 
 bool FamilyParser::in_thinking(bool at_end) {
@@ -194,14 +203,7 @@ void FamilyParser::emit_text(std::string_view text) {
     return;
   }
   // White space in front of a call belongs to the markup.
-  const size_t last = text.find_last_not_of(kWhite);
-  if (last == npos) {
-    space_.append(text);
-    return;
-  }
-  if (!space_.empty()) sink_.text(std::exchange(space_, {}));
-  sink_.text(text.substr(0, last + 1));
-  space_ = text.substr(last + 1);
+  pass_but_end(text, kWhite, space_, [this](std::string_view s) { sink_.text(s); });
 }
 
 bool FamilyParser::in_text(bool at_end) {
