@@ -3,12 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <random>
-#include <sstream>
 
 #include "recipe/output_parser.h"
 #include "recipe/tag_lexer.h"
+#include "recipe/testing/requests.h"
 
 namespace deepmint::recipe {
 namespace {
@@ -115,13 +114,6 @@ Options plain() {
 
 // ---- the better cases of the vectors, each by its name
 
-json::Value load_parse_vectors() {
-  std::ifstream in(std::string(DEEPMINT_SOURCE_DIR) + "/tests/spec/recipe/parse_vectors.json");
-  std::stringstream all;
-  all << in.rdbuf();
-  return *json::parse(all.str());
-}
-
 const json::Value& entry(const json::Value& list, const std::string& name) {
   const auto it = std::find_if(list.items().begin(), list.items().end(), [&](const json::Value& v) {
     return v.find("name")->as_string() == name;
@@ -133,7 +125,7 @@ const json::Value& entry(const json::Value& list, const std::string& name) {
 // Parses the text of a better case (its own, or that of the vector it is like) with that vector's
 // options at every cut, and compares with what it wants.
 void check_better(const std::string& name) {
-  static const json::Value kAll = load_parse_vectors();
+  static const json::Value kAll = deepmint::testing::spec_file("parse_vectors.json");
   const json::Value& want = entry(*kAll.find("better"), name);
   const json::Value& source = want.find("like") == nullptr
                                   ? want

@@ -3,33 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
-#include "recipe/convert.h"
 #include "recipe/image_tokens.h"
-#include "recipe/prompt.h"
 #include "recipe/reply_stream.h"
+#include "recipe/testing/requests.h"
 
 namespace deepmint::recipe {
 namespace {
 
-json::Value parse(std::string_view text) {
-  auto v = json::parse(text);
-  EXPECT_TRUE(v.has_value()) << text;
-  return v ? *v : json::Value();
-}
-
-ConversationRequest request(Protocol protocol, std::string_view body,
-                            const ConvertOptions& options = {}) {
-  auto r = convert(protocol, parse(body), options);
-  EXPECT_TRUE(r.has_value()) << body << "\n" << (r ? "" : r.error().str());
-  return r ? *r : ConversationRequest();
-}
-
-std::string prompt_of(const ConversationRequest& r, ModelVersion version = ModelVersion::kV41) {
-  return render_prompt(r.conversation, {.version = version, .compat = Compat::kOurs}).text;
-}
+using deepmint::testing::parsed;
+using deepmint::testing::prompt_of;
+using deepmint::testing::request;
+using deepmint::testing::spec_file;
 
 std::string roles(const ConversationRequest& r) {
   static constexpr std::string_view kNames = "SUATL";
@@ -73,7 +58,7 @@ TEST(Traps, insufficient_tool_messages) {
     {"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"role":"user","content":"stop"}]})")),
       "UATU");
   // The original refuses.
-  const auto strict = convert(Protocol::kChat, parse(chat), {.compat = Compat::kRecipe02});
+  const auto strict = convert(Protocol::kChat, parsed(chat), {.compat = Compat::kRecipe02});
   ASSERT_FALSE(strict.has_value());
   EXPECT_NE(strict.error().message.find("insufficient tool messages following tool_calls message"),
             std::string::npos);
@@ -187,7 +172,7 @@ TEST(Requests, SamplingIsTheClients) {
   EXPECT_EQ(r.inference.max_tokens, 7U);
   EXPECT_EQ(r.inference.n, 3U);
   EXPECT_FALSE(convert(Protocol::kChat,
-                       parse(R"({"model":"m","messages":[{"role":"user","content":"x"}],"n":0})"),
+                       parsed(R"({"model":"m","messages":[{"role":"user","content":"x"}],"n":0})"),
                        {})
                    .has_value());
 }
@@ -327,7 +312,7 @@ TEST(DeferredTools, ClientsOfResponsesSearchThemselves) {
       "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"tool_search\">\n<｜DSML｜ parameter name=\"q\" "
       "string=\"true\">w</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>");
   reply.finish(BackendFinish::kStop);
-  const json::Value response = parse(reply.response());
+  const json::Value response = parsed(reply.response());
   const json::Value& call = response.find("output")->items().back();
   EXPECT_EQ(call.find("type")->as_string(), "tool_search_call");
   EXPECT_EQ(call.find("execution")->as_string(), "client");
@@ -367,7 +352,7 @@ TEST(Traps, responses_reasoning_passback__sealed) {
   ReplyStream reply(first, {.id = "r", .model = "m", .sealer = &sealer, .tenant = "t"});
   reply.push_text("because</think>answer");
   reply.finish(BackendFinish::kStop);
-  const json::Value response = parse(reply.response());
+  const json::Value response = parsed(reply.response());
   const json::Value& item = response.find("output")->items()[0];
   EXPECT_EQ(item.find("encrypted_content")->as_string(), "v1.t.because");
   const std::string next =
@@ -385,7 +370,7 @@ TEST(Stores, PreviousResponseIsContinued) {
   MemoryTurnStore store;
   StoredTurn turn;
   turn.items =
-      parse(
+      parsed(
           R"([{"role":"user","content":"one"},{"type":"message","role":"assistant","content":[{"type":"output_text","text":"two"}]}])")
           .items();
   store.put_turn("t", "resp_1", turn);
@@ -396,11 +381,11 @@ TEST(Stores, PreviousResponseIsContinued) {
       "UAU");
   const auto missing =
       convert(Protocol::kResponses,
-              parse(R"({"model":"m","input":"x","previous_response_id":"resp_9"})"), options);
+              parsed(R"({"model":"m","input":"x","previous_response_id":"resp_9"})"), options);
   ASSERT_FALSE(missing.has_value());
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
   EXPECT_FALSE(convert(Protocol::kResponses,
-                       parse(R"({"model":"m","input":"x","previous_response_id":"resp_1"})"),
+                       parsed(R"({"model":"m","input":"x","previous_response_id":"resp_1"})"),
                        {.turns = &store, .tenant = "u"})
                    .has_value());
 }
@@ -423,7 +408,7 @@ TEST(Stores, SampledCallsAreReplayedExactly) {
   EXPECT_TRUE(reply.wants_stop());
   reply.finish(BackendFinish::kStop);
   reply.remember_calls(store);
-  const json::Value response = parse(reply.response());
+  const json::Value response = parsed(reply.response());
   const json::Value& call =
       response.find("choices")->items()[0].find("message")->find("tool_calls")->items()[0];
   // The client sends the call back, without its reasoning.
@@ -469,7 +454,7 @@ TEST(Stores, WholeTurnsAreReplayedExactly) {
     EXPECT_TRUE(reply.wants_stop());
     reply.finish(BackendFinish::kStop);
     reply.remember_calls(store);
-    const json::Value response = parse(reply.response());
+    const json::Value response = parsed(reply.response());
     for (const bool keeps_thinking : {true, false}) {
       json::Writer w;
       w.begin_object().key("role").value("assistant").key("content").begin_array();
@@ -518,7 +503,7 @@ TEST(Replies, SeveralChoicesAreOneResponse) {
     EXPECT_NE(sse.find(i == 0 ? "\"completion_tokens\":5" : "\"completion_tokens\":10"),
               std::string::npos);
   }
-  const json::Value whole = parse(merge_chat_choices(choices));
+  const json::Value whole = parsed(merge_chat_choices(choices));
   ASSERT_EQ(whole.find("choices")->items().size(), 2U);
   EXPECT_EQ(whole.find("usage")->find("completion_tokens")->to_int64(), 10);
   EXPECT_EQ(whole.find("choices")->items()[1].find("message")->find("content")->as_string(),
@@ -535,7 +520,7 @@ TEST(Replies, UsageChunkIsOpenAis) {
   reply.push_text("a</think>b", 4);
   reply.finish(BackendFinish::kStop);
   const EventBuffer& e = reply.events();
-  const json::Value last = parse(e.data(e.size() - 1)), before = parse(e.data(e.size() - 2));
+  const json::Value last = parsed(e.data(e.size() - 1)), before = parsed(e.data(e.size() - 2));
   EXPECT_TRUE(last.find("choices")->items().empty());
   EXPECT_EQ(last.find("usage")->find("total_tokens")->to_int64(), 7);
   EXPECT_TRUE(before.find("usage")->is_null());
@@ -615,7 +600,7 @@ TEST(Replies, LogprobsFollowTheTextThatIsShown) {
   }
   reply.finish(BackendFinish::kStop);
   EXPECT_EQ(reply.reasoning_tokens(), 2U);
-  const json::Value response = parse(reply.response());
+  const json::Value response = parsed(reply.response());
   const json::Value& choice = response.find("choices")->items()[0];
   EXPECT_EQ(choice.find("finish_reason")->as_string(), "tool_calls");
   const json::Value& logprobs = *choice.find("logprobs");
@@ -631,11 +616,7 @@ TEST(Replies, LogprobsFollowTheTextThatIsShown) {
 }
 
 TEST(Images, GridVectors) {
-  std::ifstream in(std::string(DEEPMINT_SOURCE_DIR) +
-                   "/tests/spec/recipe/image_token_vectors.json");
-  std::stringstream text;
-  text << in.rdbuf();
-  const json::Value all = parse(text.str());
+  const json::Value all = spec_file("image_token_vectors.json");
   const auto number = [](const json::Value& v, std::string_view key) {
     return *v.find(key)->to_int64();
   };

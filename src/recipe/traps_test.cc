@@ -5,45 +5,24 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
+#include <memory>
 #include <set>
-#include <sstream>
 
-#include "recipe/convert.h"
-#include "recipe/prompt.h"
 #include "recipe/reply_stream.h"
+#include "recipe/testing/requests.h"
 
 namespace deepmint::recipe {
 namespace {
 
-json::Value parse(std::string_view text) {
-  auto v = json::parse(text);
-  EXPECT_TRUE(v.has_value()) << text;
-  return v ? *v : json::Value();
-}
-
-json::Value load(const std::string& name) {
-  std::ifstream in(std::string(DEEPMINT_SOURCE_DIR) + "/tests/spec/recipe/" + name);
-  std::stringstream text;
-  text << in.rdbuf();
-  return parse(text.str());
-}
-
-ConversationRequest request(Protocol protocol, std::string_view body,
-                            const ConvertOptions& options = {}) {
-  auto r = convert(protocol, parse(body), options);
-  EXPECT_TRUE(r.has_value()) << body << "\n" << (r ? "" : r.error().str());
-  return r ? *r : ConversationRequest();
-}
+using deepmint::testing::parsed;
+using deepmint::testing::prompt_of;
+using deepmint::testing::request;
+using deepmint::testing::spec_file;
 
 std::string refusal(Protocol protocol, std::string_view body, const ConvertOptions& options) {
-  const auto r = convert(protocol, parse(body), options);
+  const auto r = convert(protocol, parsed(body), options);
   EXPECT_FALSE(r.has_value()) << body;
   return r ? "" : r.error().message;
-}
-
-std::string prompt_of(const ConversationRequest& r, ModelVersion version = ModelVersion::kV41) {
-  return render_prompt(r.conversation, {.version = version}).text;
 }
 
 const char kChatTool[] =
@@ -58,7 +37,7 @@ const char kCall[] =
 // The events of one reply as JSON.
 std::vector<json::Value> events_of(ReplyStream& reply) {
   std::vector<json::Value> out;
-  for (size_t i = 0; i < reply.events().size(); ++i) out.push_back(parse(reply.events().data(i)));
+  for (size_t i = 0; i < reply.events().size(); ++i) out.push_back(parsed(reply.events().data(i)));
   return out;
 }
 
@@ -92,6 +71,22 @@ struct ChatClient {
   }
 };
 
+// A reply of which this is the whole output.
+std::unique_ptr<ReplyStream> finished(const ConversationRequest& r, std::string_view output,
+                                      BackendFinish finish = BackendFinish::kStop) {
+  auto reply = std::make_unique<ReplyStream>(r, ReplyMeta{.id = "c", .model = "m"});
+  reply->push_text(output);
+  reply->finish(finish);
+  return reply;
+}
+
+ChatClient client_of(const ConversationRequest& r, std::string_view output,
+                     BackendFinish finish = BackendFinish::kStop) {
+  ChatClient client;
+  client.take(*finished(r, output, finish));
+  return client;
+}
+
 TEST(Traps, split_marker_leak) {
   const ConversationRequest r = request(Protocol::kChat, kChatTool);
   const std::string output = std::string("Sure.\n\n") + kCall;
@@ -121,11 +116,7 @@ TEST(Traps, tool_choice_none_leak) {
   EXPECT_EQ(prompt_of(r).find("DSML"), std::string::npos);
   EXPECT_FALSE(r.parsing.parse_tool_calls);
   EXPECT_FALSE(r.inference.constraint.has_value());
-  ReplyStream reply(r, {.id = "c", .model = "m"});
-  ChatClient client;
-  reply.push_text(kCall);
-  reply.finish(BackendFinish::kStop);
-  client.take(reply);
+  const ChatClient client = client_of(r, kCall);
   EXPECT_EQ(client.content, kCall);  // the model was not told of tools: it quotes
   EXPECT_EQ(client.finish, "stop");
 }
@@ -134,11 +125,7 @@ TEST(Traps, effort_empty_answer) {
   const ConversationRequest r = request(
       Protocol::kChat,
       R"({"model":"m","messages":[{"role":"user","content":"x"}],"reasoning_effort":"max","tools":[{"type":"function","function":{"name":"f"}}]})");
-  ReplyStream reply(r, {.id = "c", .model = "m"});
-  ChatClient client;
-  reply.push_text("on and on");
-  reply.finish(BackendFinish::kLength);
-  client.take(reply);
+  const ChatClient client = client_of(r, "on and on", BackendFinish::kLength);
   EXPECT_EQ(client.reasoning, "on and on");
   EXPECT_EQ(client.finish, "length");
 }
@@ -148,18 +135,14 @@ TEST(Traps, missing_outer_close__incomplete_trailing_call) {
   const std::string whole(kCall);
   const std::string two = whole.substr(0, whole.find("\n</｜DSML｜ calls>")) +
                           "\n<｜DSML｜ invoke name=\"g\">\n<｜DSML｜ parameter name=\"b\" string=";
-  ReplyStream chat(request(Protocol::kChat, kChatTool), {.id = "c", .model = "m"});
-  chat.push_text(two);
-  chat.finish(BackendFinish::kStop);
-  EXPECT_EQ(chat.finish_reason(), FinishReason::kMalformedToolCall);
-  ASSERT_EQ(chat.calls().size(), 2U);
-  EXPECT_TRUE(chat.calls()[0].complete);
-  EXPECT_FALSE(chat.calls()[1].complete);
-  EXPECT_NE(chat.response().find(R"("finish_reason":"length")"), std::string::npos);
-  ReplyStream messages(request(Protocol::kMessages, kMessagesTool), {.id = "c", .model = "m"});
-  messages.push_text(two);
-  messages.finish(BackendFinish::kStop);
-  EXPECT_EQ(text_at(parse(messages.response()), {"stop_reason"}), "max_tokens");
+  const auto chat = finished(request(Protocol::kChat, kChatTool), two);
+  EXPECT_EQ(chat->finish_reason(), FinishReason::kMalformedToolCall);
+  ASSERT_EQ(chat->calls().size(), 2U);
+  EXPECT_TRUE(chat->calls()[0].complete);
+  EXPECT_FALSE(chat->calls()[1].complete);
+  EXPECT_NE(chat->response().find(R"("finish_reason":"length")"), std::string::npos);
+  const auto messages = finished(request(Protocol::kMessages, kMessagesTool), two);
+  EXPECT_EQ(text_at(parsed(messages->response()), {"stop_reason"}), "max_tokens");
 }
 
 TEST(Traps, reasoning_passback) {
@@ -194,15 +177,13 @@ TEST(Traps, anthropic_thinking_passback) {
 }
 
 TEST(Traps, signature_field_missing) {
-  ReplyStream reply(
+  const auto reply = finished(
       request(Protocol::kMessages,
               R"({"model":"m","max_tokens":9,"messages":[{"role":"user","content":"x"}]})"),
-      {.id = "c", .model = "m"});
-  reply.push_text("why</think>because");
-  reply.finish(BackendFinish::kStop);
+      "why</think>because");
   int signatures = 0, starts = 0;
   bool open = false;
-  for (const json::Value& e : events_of(reply)) {
+  for (const json::Value& e : events_of(*reply)) {
     const std::string type = text_at(e, {"type"});
     if (type == "content_block_start" && text_at(e, {"content_block", "type"}) == "thinking") {
       const json::Value* signature = e.find("content_block")->find("signature");
@@ -284,17 +265,14 @@ TEST(Traps, responses_tool_stall) {
 }
 
 TEST(Traps, custom_name_lost) {
-  ReplyStream reply(
+  const auto reply = finished(
       request(Protocol::kResponses,
               R"({"model":"m","input":"x","tools":[{"type":"custom","name":"apply_patch"}]})"),
-      {.id = "c", .model = "m"});
-  reply.push_text(
       "</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"apply_patch\">\n<｜DSML｜ parameter "
       "name=\"input\" string=\"true\">*** Begin</｜DSML｜ parameter>\n</｜DSML｜ "
       "invoke>\n</｜DSML｜ "
       "calls>");
-  reply.finish(BackendFinish::kStop);
-  const json::Value response = parse(reply.response());
+  const json::Value response = parsed(reply->response());
   const json::Value& item = response.find("output")->items().back();
   EXPECT_EQ(text_at(item, {"type"}), "custom_tool_call");
   EXPECT_EQ(text_at(item, {"name"}), "apply_patch");
@@ -302,13 +280,12 @@ TEST(Traps, custom_name_lost) {
 }
 
 TEST(Traps, tool_use_input_start) {
-  ReplyStream reply(request(Protocol::kMessages, kMessagesTool), {.id = "c", .model = "m"});
-  reply.push_text(
+  const auto reply = finished(
+      request(Protocol::kMessages, kMessagesTool),
       "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n</｜DSML｜ invoke>\n</｜DSML｜ calls>");
-  reply.finish(BackendFinish::kStop);
   std::string input;
   size_t deltas = 0;
-  for (const json::Value& e : events_of(reply)) {
+  for (const json::Value& e : events_of(*reply)) {
     if (text_at(e, {"delta", "type"}) != "input_json_delta") continue;
     input += text_at(e, {"delta", "partial_json"});
     ++deltas;
@@ -320,10 +297,8 @@ TEST(Traps, tool_use_input_start) {
 TEST(Traps, final_chunk_content) {
   std::string body = kChatTool;
   body.insert(1, R"("stream":true,"stream_options":{"include_usage":true},)");
-  ReplyStream reply(request(Protocol::kChat, body), {.id = "c", .model = "m"});
-  reply.push_text(kCall);
-  reply.finish(BackendFinish::kStop);
-  const std::vector<json::Value> events = events_of(reply);
+  const std::vector<json::Value> events =
+      events_of(*finished(request(Protocol::kChat, body), kCall));
   const json::Value& last = events.back();
   const json::Value& end = events[events.size() - 2];
   EXPECT_TRUE(last.find("choices")->items().empty());
@@ -356,11 +331,7 @@ TEST(Traps, json_thinking_leak) {
       R"({"model":"m","messages":[{"role":"user","content":"as json"}],"response_format":{"type":"json_object"}})");
   ASSERT_TRUE(r.inference.constraint.has_value());
   EXPECT_TRUE(r.inference.constraint->after_thinking);
-  ReplyStream reply(r, {.id = "c", .model = "m"});
-  ChatClient client;
-  reply.push_text("{\"not\": \"the answer\"}</think>{\"a\": 1}");
-  reply.finish(BackendFinish::kStop);
-  client.take(reply);
+  const ChatClient client = client_of(r, "{\"not\": \"the answer\"}</think>{\"a\": 1}");
   EXPECT_EQ(client.reasoning, "{\"not\": \"the answer\"}");
   EXPECT_EQ(client.content, "{\"a\": 1}");
 }
@@ -404,7 +375,7 @@ TEST(Traps, model_suffix) {
 
 std::set<std::string> tests_of(const std::string& suite) {
   std::set<std::string> names;
-  const auto* all = testing::UnitTest::GetInstance();
+  const auto* all = ::testing::UnitTest::GetInstance();
   for (int s = 0; s < all->total_test_suite_count(); ++s) {
     const auto* one = all->GetTestSuite(s);
     if (one->name() != suite) continue;
@@ -417,7 +388,7 @@ std::set<std::string> tests_of(const std::string& suite) {
 }
 
 TEST(Complete, EveryTrapHasATest) {
-  const json::Value all = load("traps.json");
+  const json::Value all = spec_file("traps.json");
   std::set<std::string> ids;
   for (const json::Value& trap : all.find("traps")->items()) {
     std::string id = trap.find("id")->as_string();
@@ -429,7 +400,7 @@ TEST(Complete, EveryTrapHasATest) {
 }
 
 TEST(Complete, EveryBetterCaseHasATest) {
-  const json::Value all = load("parse_vectors.json");
+  const json::Value all = spec_file("parse_vectors.json");
   std::set<std::string> names;
   for (const json::Value& v : all.find("better")->items())
     names.insert(v.find("name")->as_string());

@@ -3,26 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <random>
-#include <sstream>
 
 #include "recipe/codec_cli.h"
 #include "recipe/spelling.h"
+#include "recipe/testing/requests.h"
 
 namespace deepmint::recipe {
 namespace {
 
 using json::Value;
 
-Value load(const std::string& name) {
-  std::ifstream in(std::string(DEEPMINT_SOURCE_DIR) + "/tests/spec/recipe/" + name);
-  std::stringstream text;
-  text << in.rdbuf();
-  auto v = json::parse(text.str());
-  EXPECT_TRUE(v.has_value()) << name;
-  return v ? *v : Value();
-}
+using deepmint::testing::spec_file;
 
 // Equality in which the order of object members does not matter.
 bool same(const Value& a, const Value& b) {
@@ -56,9 +48,20 @@ json::Writer begin(std::string_view op) {
   return w;
 }
 
+// What becomes of a vector's request.
+Value encoded(const Value& v) {
+  json::Writer w = begin("encode");
+  w.key("protocol")
+      .value(*v.find("protocol"))
+      .key("request")
+      .value(*v.find("request"))
+      .end_object();
+  return run(w);
+}
+
 TEST(Vectors, Prompts) {
   int n = 0;
-  const Value all = load("prompt_vectors.json");
+  const Value all = spec_file("prompt_vectors.json");
   for (const Value& v : all.find("vectors")->items()) {
     for (const std::string_view version : {"v4", "v4.1"}) {
       json::Writer w = begin("render");
@@ -78,15 +81,9 @@ TEST(Vectors, Prompts) {
 
 TEST(Vectors, Conversions) {
   int n = 0;
-  const Value all = load("convert_vectors.json");
+  const Value all = spec_file("convert_vectors.json");
   for (const Value& v : all.find("ok")->items()) {
-    json::Writer w = begin("encode");
-    w.key("protocol")
-        .value(*v.find("protocol"))
-        .key("request")
-        .value(*v.find("request"))
-        .end_object();
-    const Value got = run(w);
+    const Value got = encoded(v);
     ASSERT_EQ(got.find("error"), nullptr) << text(v, "name") << json::dump(got);
     for (const json::Member& want : v.find("expect")->members()) {
       const Value* found = want.key == "stream" || want.key == "parsing" || want.key == "inference"
@@ -110,15 +107,9 @@ TEST(Vectors, Conversions) {
 
 TEST(Vectors, ErrorTexts) {
   int n = 0;
-  const Value all = load("convert_vectors.json");
+  const Value all = spec_file("convert_vectors.json");
   for (const Value& v : all.find("errors")->items()) {
-    json::Writer w = begin("encode");
-    w.key("protocol")
-        .value(*v.find("protocol"))
-        .key("request")
-        .value(*v.find("request"))
-        .end_object();
-    const Value got = run(w);
+    const Value got = encoded(v);
     ASSERT_NE(got.find("error"), nullptr) << text(v, "name");
     const std::string message = text(*got.find("error"), "message");
     if (v.find("match") != nullptr) {
@@ -147,7 +138,7 @@ std::vector<std::string> cut(const std::string& s, size_t step) {
 
 TEST(Vectors, Parses) {
   int n = 0;
-  const Value all = load("parse_vectors.json");
+  const Value all = spec_file("parse_vectors.json");
   for (const Value& v : all.find("recipe")->items()) {
     const bool invariant = v.find("chunk_invariant")->as_bool();
     for (size_t step = 0; step < (invariant ? 12U : 1U); ++step) {
@@ -234,7 +225,7 @@ std::vector<Value> joined(const std::string& protocol, const json::Array& events
 
 TEST(Vectors, Streams) {
   int n = 0;
-  const Value all = load("stream_vectors.json");
+  const Value all = spec_file("stream_vectors.json");
   for (const Value& v : all.find("vectors")->items()) {
     for (const std::string protocol : {"chat", "messages", "responses"}) {
       const Value& want = *v.find(protocol);
@@ -296,7 +287,7 @@ TEST(Vectors, Streams) {
 }
 
 TEST(Vectors, NumberSpelling) {
-  const Value all = load("number_format_vectors.json");
+  const Value all = spec_file("number_format_vectors.json");
   for (const Value& v : all.find("numbers")->items()) {
     std::string python, compact;
     append_number(python, text(v, "input"), NumberStyle::kPython);
