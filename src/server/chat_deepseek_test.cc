@@ -13,6 +13,8 @@
 namespace deepmint {
 namespace {
 
+using deepmint::testing::assemble;
+using deepmint::testing::Assembled;
 using deepmint::testing::chat_body;
 using deepmint::testing::deepseek_ids;
 using deepmint::testing::deepseek_tokenizer;
@@ -28,38 +30,6 @@ constexpr std::string_view kCalls =
     "string=\"true\">a \"b\"</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n"
     "<｜DSML｜ invoke name=\"exec\">\n<｜DSML｜ parameter name=\"input\" string=\"true\">ls\n-l"
     "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
-
-// What a client puts together from the chunks of one choice.
-struct Client {
-  std::string content, reasoning, finish;
-  json calls = json::array();
-  explicit Client(const Stream& stream, int index = 0) {
-    for (const json& event : stream.events)
-      for (const json& choice : event["choices"]) {
-        if (choice["index"] != index) continue;
-        const json& delta = choice["delta"];
-        const auto text = [&](const char* key) {
-          return delta.contains(key) && delta[key].is_string() ? delta[key].get<std::string>() : "";
-        };
-        content += text("content");
-        reasoning += text("reasoning_content");
-        if (choice["finish_reason"].is_string()) finish = choice["finish_reason"];
-        if (!delta.contains("tool_calls")) continue;
-        for (const json& piece : delta["tool_calls"]) {
-          if (piece.contains("id")) {
-            calls.push_back(piece);
-            calls.back().erase("index");
-            continue;
-          }
-          json& call = calls.at(piece["index"].get<size_t>());
-          for (const char* kind : {"function", "custom"})
-            if (piece.contains(kind))
-              for (const auto& [key, value] : piece[kind].items())
-                call[kind][key] = call[kind][key].get<std::string>() + value.get<std::string>();
-        }
-      }
-  }
-};
 
 class DeepSeek : public deepmint::testing::ServerTest {
  protected:
@@ -156,10 +126,10 @@ TEST_F(DeepSeek, ReasoningTextAndCallsWholeAndStreamed) {
   with_usage["stream"] = true;
   const Stream stream = streamed(chat_body(with_usage));
   EXPECT_TRUE(stream.done);
-  const Client client(stream);
+  const Assembled client = assemble(stream);
   EXPECT_EQ(client.reasoning, "why?");
   EXPECT_EQ(client.content, "One moment.");
-  EXPECT_EQ(client.finish, "tool_calls");
+  EXPECT_EQ(client.finish_reason, "tool_calls");
   ASSERT_EQ(client.calls.size(), 2u);
   for (size_t i = 0; i < 2; ++i) {
     json call = message["tool_calls"][i];
@@ -207,7 +177,7 @@ TEST_F(DeepSeek, StopStringsEndTheAnswerAndNotTheReasoning) {
   EXPECT_EQ(reply["choices"][0]["message"]["content"], "text ");
   EXPECT_EQ(reply["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(reply["usage"]["completion_tokens"], tokens.size() - 5);
-  const Client client(streamed(chat_body({{"stop", {"END"}}})));
+  const Assembled client = assemble(streamed(chat_body({{"stop", {"END"}}})));
   EXPECT_EQ(client.content, "text ");
 }
 
@@ -233,8 +203,8 @@ TEST_F(DeepSeek, SeveralChoicesShareOneUsage) {
   const Stream stream = streamed(
       chat_body({{"n", 2}, {"stream", true}, {"stream_options", {{"include_usage", true}}}}));
   EXPECT_TRUE(stream.done);
-  EXPECT_EQ(Client(stream, 0).content, "zero");
-  EXPECT_EQ(Client(stream, 1).content, "one");
+  EXPECT_EQ(assemble(stream, 0).content, "zero");
+  EXPECT_EQ(assemble(stream, 1).content, "one");
   EXPECT_EQ(stream.events.back()["usage"], reply["usage"]);
   EXPECT_EQ(std::count_if(stream.events.begin(), stream.events.end(),
                           [](const json& e) { return e["choices"].empty(); }),

@@ -9,6 +9,8 @@
 namespace deepmint {
 namespace {
 
+using deepmint::testing::assemble;
+using deepmint::testing::Assembled;
 using deepmint::testing::bytes_of;
 using deepmint::testing::chat_body;
 using deepmint::testing::kImEnd;
@@ -63,24 +65,14 @@ TEST_F(ChatTools, CallsWholeAndStreamed) {
 
   const Stream stream = streamed(with_tools());
   EXPECT_TRUE(stream.done);
-  std::string content, reasoning, finish;
-  json calls = json::array();
-  for (const json& event : stream.events)
-    for (const json& choice : event["choices"]) {
-      const json& delta = choice["delta"];
-      content += delta.value("content", "");
-      reasoning += delta.value("reasoning_content", "");
-      for (const json& call : delta.value("tool_calls", json::array())) calls.push_back(call);
-      if (!choice["finish_reason"].is_null()) finish = choice["finish_reason"];
-    }
-  EXPECT_EQ(content, "One moment.");
-  EXPECT_EQ(reasoning, "why?");
-  EXPECT_EQ(finish, "tool_calls");
-  ASSERT_EQ(calls.size(), 2u);
+  const Assembled client = assemble(stream);
+  EXPECT_EQ(client.content, "One moment.");
+  EXPECT_EQ(client.reasoning, "why?");
+  EXPECT_EQ(client.finish_reason, "tool_calls");
+  ASSERT_EQ(client.calls.size(), 2u);
   for (size_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(calls[i]["index"], i);
-    EXPECT_EQ(calls[i]["type"], "function");
-    EXPECT_EQ(calls[i]["function"], message["tool_calls"][i]["function"]);
+    EXPECT_EQ(client.calls[i]["type"], "function");
+    EXPECT_EQ(client.calls[i]["function"], message["tool_calls"][i]["function"]);
   }
 }
 

@@ -32,10 +32,28 @@ Assembled assemble(const Stream& stream, int choice) {
     EXPECT_EQ(event["object"], "chat.completion.chunk");
     for (const json& c : event["choices"]) {
       if (c["index"] != choice) continue;
-      if (c["delta"].contains("content")) out.content += c["delta"]["content"].get<std::string>();
-      if (!c["logprobs"].is_null())
+      const json& delta = c["delta"];
+      const auto text = [&](const char* key) {
+        return delta.contains(key) && delta[key].is_string() ? delta[key].get<std::string>() : "";
+      };
+      out.content += text("content");
+      out.reasoning += text("reasoning_content");
+      if (c.contains("logprobs") && !c["logprobs"].is_null())
         for (const json& entry : c["logprobs"]["content"]) out.logprobs.push_back(entry);
       if (!c["finish_reason"].is_null()) out.finish_reason = c["finish_reason"];
+      for (const json& piece : delta.value("tool_calls", json::array())) {
+        if (piece.contains("id")) {
+          EXPECT_EQ(piece["index"], out.calls.size());
+          out.calls.push_back(piece);
+          out.calls.back().erase("index");
+          continue;
+        }
+        json& call = out.calls.at(piece["index"].get<size_t>());
+        for (const char* kind : {"function", "custom"})
+          if (piece.contains(kind))
+            for (const auto& [key, value] : piece[kind].items())
+              call[kind][key] = call[kind][key].get<std::string>() + value.get<std::string>();
+      }
     }
   }
   return out;

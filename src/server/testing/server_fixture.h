@@ -31,8 +31,9 @@ struct Stream {
 
 // What a client assembles from a stream for one choice.
 struct Assembled {
-  std::string content, finish_reason;
+  std::string content, reasoning, finish_reason;
   nlohmann::json logprobs = nlohmann::json::array();
+  nlohmann::json calls = nlohmann::json::array();  // without "index"
 };
 
 Stream parse_stream(const std::string& body);
