@@ -65,7 +65,7 @@ def run(url, count, max_tokens, messages=None, extra=None, timeout=600):
             stream.socket.close()
             stream.ended = now
             open_streams -= 1
-    tokens = []
+    tokens, prompts = [], []
     for stream in streams:
         if not stream.data.startswith(b"HTTP/1.1 200"):
             raise RuntimeError("server answered: " + stream.data[:400].decode("utf-8", "replace"))
@@ -73,11 +73,13 @@ def run(url, count, max_tokens, messages=None, extra=None, timeout=600):
         if not found:
             raise RuntimeError("no usage in the stream: " + stream.data[-400:].decode("utf-8", "replace"))
         tokens.append(int(found[-1]))
+        prompts.append(int(re.findall(rb'"prompt_tokens":\s*(\d+)', bytes(stream.data))[-1]))
     seconds = max(stream.ended for stream in streams) - begin
     gaps = sorted(b - a for stream in streams for a, b in zip(stream.times, stream.times[1:]))
+    first = sorted(s.first - s.started for s in streams if s.first)
     return {
         "streams": count, "tokens": sum(tokens), "seconds": seconds, "tokens_per_s": sum(tokens) / seconds,
-        "ttft_p50": statistics.median(s.first - s.started for s in streams if s.first),
-        "ttft_max": max(s.first - s.started for s in streams if s.first),
+        "prompt_tokens": statistics.median(prompts),
+        "ttft_p50": statistics.median(first), "ttft_p99": first[len(first) * 99 // 100], "ttft_max": first[-1],
         "gap_p50": gaps[len(gaps) // 2] if gaps else 0.0, "gap_p99": gaps[len(gaps) * 99 // 100] if gaps else 0.0,
     }

@@ -1,15 +1,18 @@
-// Hit rates of a recorded trace, or of generated traffic, in the prefix cache:
+// Hit rates of a recorded trace, or of generated traffic, in the engine's own scheduler and cache:
 //
 //   trace_replay conversation_trace.jsonl
 //   trace_replay --requests 20000 --seed 7 --write generated.jsonl
 //
-// One row per capacity and per time to live: the reference setting (plain LRU over 512-token
-// blocks, requests that take no time) beside what the product does with as much memory (blocks of
-// 64 tokens, segmented LRU, the last prompt token always run).
+// One row per capacity and per time to live, all with the same memory. "LRU, 512": the reference
+// setting that published figures are for (plain LRU over 512-token blocks, requests that take no
+// time). "product": what the engine does (blocks of 64 tokens, segmented LRU, the last prompt token
+// always run). "under load": the product on a virtual clock, with a model that takes --step-ms and
+// one second per --tokens-per-s rows for a step: requests meet, wait, and write replies.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
+#include <algorithm>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -25,16 +28,21 @@ int complain(const Error& error) {
 }
 
 Status row(const std::vector<TraceRequest>& trace, const std::string& name, size_t capacity,
-           std::optional<double> ttl_s) {
-  DEEPMINT_TRY(lru, replay_cache(trace, {.capacity_blocks = capacity, .ttl_s = ttl_s}));
-  DEEPMINT_TRY(product, replay_cache(trace, ReplaySetting::product(capacity, ttl_s)));
-  fmt::print("{:>22}  {:>9.1f} %  {:>9.1f} %  {:>9}\n", name, 100 * lru.hit_rate(),
-             100 * product.hit_rate(), std::max(lru.not_stored, product.not_stored));
+           std::optional<double> ttl_s, const StepCost& cost) {
+  const ReplaySetting product = ReplaySetting::product(capacity, ttl_s);
+  DEEPMINT_TRY(lru, replay(trace, ReplaySetting::reference(capacity, ttl_s)));
+  DEEPMINT_TRY(alone, replay(trace, product));
+  DEEPMINT_TRY(load, replay(trace, product.under_load(cost.step_ms, cost.tokens_per_s)));
+  fmt::print("{:>22}  {:>7.1f} %  {:>7.1f} %  {:>8.1f} %  {:>6.1f} %  {:>9.0f}  {:>9.0f}  {:>7}\n",
+             name, 100 * lru.hit_rate(), 100 * alone.hit_rate(), 100 * load.hit_rate(),
+             100 * load.busy_share, load.first_token_ms(0.5), load.first_token_ms(0.99),
+             std::max({lru.refused, alone.refused, load.refused}));
+  std::fflush(stdout);
   return {};
 }
 
 Status report(const std::vector<TraceRequest>& trace, const std::vector<size_t>& capacities,
-              const std::vector<double>& ttls) {
+              const std::vector<double>& ttls, const StepCost& cost) {
   int64_t input = 0, output = 0;
   for (const TraceRequest& r : trace) {
     input += r.input_tokens;
@@ -45,20 +53,24 @@ Status report(const std::vector<TraceRequest>& trace, const std::vector<size_t>&
       "{} requests in {} s, {} tokens in and {} out on average, {} distinct blocks of {}\n\n", n,
       (trace.back().timestamp_ms - trace.front().timestamp_ms) / 1000, input / n, output / n,
       distinct_blocks(trace), kTraceBlockTokens);
-  fmt::print("{:>22}  {:>11}  {:>11}  {:>9}\n", "cache", "LRU, 512", "product", "too large");
+  fmt::print("{:>22}  {:>9}  {:>9}  {:>10}  {:>8}  {:>20}  {:>7}\n", "", "LRU, 512", "product",
+             "under load", "busy", "first token, ms", "refused");
+  fmt::print("{:>22}  {:>9}  {:>9}  {:>10}  {:>8}  {:>9}  {:>9}\n", "cache", "hits", "hits", "hits",
+             "", "p50", "p99");
   for (const size_t blocks : capacities)
-    DEEPMINT_CHECK_OK(row(trace, fmt::format("{} blocks", blocks), blocks, {}));
-  DEEPMINT_CHECK_OK(row(trace, "everything", 0, {}));
+    DEEPMINT_CHECK_OK(row(trace, fmt::format("{} blocks", blocks), blocks, {}, cost));
+  DEEPMINT_CHECK_OK(row(trace, "everything", 0, {}, cost));
   for (const double ttl : ttls)
-    DEEPMINT_CHECK_OK(row(trace, fmt::format("everything for {} s", ttl), 0, ttl));
+    DEEPMINT_CHECK_OK(row(trace, fmt::format("everything for {} s", ttl), 0, ttl, cost));
   return {};
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Hit rates of a trace in the prefix cache.");
+  CLI::App app("Hit rates of a trace in the engine's scheduler and prefix cache.");
   std::string path, write;
   std::vector<size_t> capacities = {1000, 5000, 10'000, 30'000, 50'000};
   std::vector<double> ttls = {60, 180, 600, 1800};
+  StepCost cost;
   TrafficOptions traffic{.requests = 10'000, .running_sessions = 400};
   app.add_option("TRACE", path, "JSON lines in the Mooncake format; none: generated traffic");
   app.add_option("--capacity", capacities, "cache sizes in blocks of 512 tokens")->delimiter(',');
@@ -70,6 +82,10 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--seed", traffic.seed, "of generated traffic");
   app.add_option("--write", write, "write the generated trace to this file");
+  app.add_option("--step-ms", cost.step_ms, "under load: what a step takes at least")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--tokens-per-s", cost.tokens_per_s, "under load: rows that a second runs")
+      ->check(CLI::Range(1.0, 1e12));
   CLI11_PARSE(app, argc, argv);
   std::vector<TraceRequest> trace;
   if (path.empty()) {
@@ -81,7 +97,7 @@ int run(int argc, char** argv) {
     if (!read) return complain(read.error());
     trace = std::move(*read);
   }
-  if (const Status ok = report(trace, capacities, ttls); !ok) return complain(ok.error());
+  if (const Status ok = report(trace, capacities, ttls, cost); !ok) return complain(ok.error());
   return 0;
 }
 

@@ -168,6 +168,7 @@ struct EngineStats {
   int64_t parked_bytes = 0;            // memory of those that are set aside now
   // Bytes of state memory by use: running requests, what is cached, snapshots, nothing.
   int64_t bytes_running = 0, bytes_cached = 0, bytes_snapshots = 0, bytes_free = 0;
+  int64_t bytes_books = 0;  // beside it: what says who holds which block, and what is in it
   int64_t late_rows = 0;  // rows that ran for a request that had ended while they were planned
 };
 

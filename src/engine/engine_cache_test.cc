@@ -154,6 +154,7 @@ TEST(EngineCore, MemoryIsReportedByUse) {
   const EngineStats idle = d.core->stats();
   EXPECT_EQ(idle.bytes_free + idle.bytes_running + idle.bytes_cached + idle.bytes_snapshots,
             d.core->info().kv_bytes);
+  EXPECT_EQ(idle.bytes_books, static_cast<int64_t>(d.core->cache().report().bookkeeping_bytes));
   d.submit(simple(300, 100));
   for (int i = 0; i < 10; ++i) d.core->step();
   const EngineStats busy = d.core->stats();

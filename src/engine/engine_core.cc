@@ -106,6 +106,21 @@ double work_per_position(const ModelInfo& info) {
                                : kWorkPerPosition;
 }
 
+double mib(size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+
+// What the budget for state has become, at start.
+void log_memory(const kvcache::CacheReport& r, uint64_t park_bytes) {
+  log().info("state: {} blocks of {} tokens, {:.1f} KiB each: {:.1f} MiB", r.blocks_total,
+             kBlockTokens, 1024 * mib(r.block_bytes), mib(r.blocks_total * r.block_bytes));
+  if (r.slot_bytes > 0)
+    log().info("state: window state of {:.1f} KiB: {} running {:.1f} MiB, {} snapshots {:.1f} MiB",
+               1024 * mib(r.slot_bytes), r.slots_total, mib(r.slots_total * r.slot_bytes),
+               r.snapshots_total, mib(r.snapshots_total * r.slot_bytes));
+  log().info(
+      "state: up to {:.1f} MiB for requests that step aside; beside the budget {:.1f} MiB of books",
+      mib(park_bytes), mib(r.bookkeeping_bytes));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<EngineCore>> EngineCore::create(const LoadedModel& loaded,
@@ -129,6 +144,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const LoadedModel& loaded
   setup.n_snapshots = plan.n_snapshots;
   setup.prefix_caching = config.prefix_cache;
   setup.hash_bits = hooks.hash_bits;
+  if (hooks.change_cache) hooks.change_cache(setup);
   DEEPMINT_TRY(cache, kvcache::CacheManager::create(std::move(setup)));
 
   SchedulerLimits limits;
@@ -147,6 +163,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const LoadedModel& loaded
   info.context_tokens = plan.context_tokens;
   info.max_running = plan.max_running;
   info.kv_bytes = static_cast<int64_t>(plan.bytes);
+  log_memory(cache->report(), plan.park_bytes);
   info.isa = std::string(isa_class(active_isa()));
   info.threads = with_pool.pool->size();
 
@@ -468,6 +485,7 @@ EngineStats EngineCore::stats() const {
   s.bytes_cached = n(r.blocks_cached * r.block_bytes);
   s.bytes_snapshots = n(r.snapshots_used * r.slot_bytes);
   s.bytes_free = n(r.state_bytes) - s.bytes_running - s.bytes_cached - s.bytes_snapshots;
+  s.bytes_books = n(r.bookkeeping_bytes);
   return s;
 }
 

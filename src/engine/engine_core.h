@@ -42,6 +42,8 @@ struct EngineHooks {
       128;  // of a block's identity that are looked at: fewer make collisions, for tests
   // Makes what runs the steps, instead of the model: simulations.
   std::function<std::unique_ptr<Executor>(const SchedulerLimits&)> make_executor = {};
+  // Changes how the cache is set up: simulations.
+  std::function<void(kvcache::CacheSetup&)> change_cache = {};
 };
 
 class EngineCore : private StateKeeper {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kvcache/cache_manager.h"
+
 namespace deepmint {
 namespace {
 
@@ -70,6 +72,29 @@ TEST(PlanState, WhatIsSetAsideIsPartOfTheBudget) {
   EXPECT_EQ(plan_state(c, kRings, 1000, kLots).value().n_snapshots, 0u);
   c.park_bytes = 64 << 20;
   EXPECT_EQ(plan_state(c, kRings, 1000, kLots).error().where, "engine.kv_bytes");
+}
+
+// Blocks, slots, snapshots, parking and books together, for the layouts of real models.
+TEST(PlanState, TheBudgetIsHonouredWithinTwoPercent) {
+  const std::vector<PartSpec> small_dense = {{"kv", PartFamily::kGlobal, 64 * 23'040}};
+  const std::vector<PartSpec> v41 = {{"latents", PartFamily::kGlobal, 64 * 720},
+                                     {"index", PartFamily::kGlobal, 64 * 170},
+                                     {"rings", PartFamily::kPrivate, 40 * 128 * 528},
+                                     {"carry", PartFamily::kPrivate, 12 << 10}};
+  for (const auto* parts : {&small_dense, &v41})
+    for (const int64_t mib : {256, 512, 1024, 8192}) {
+      EngineConfig c;
+      c.kv_bytes = mib << 20;
+      const StatePlan p = plan_state(c, *parts, 1 << 20, kLots).value();
+      const auto budget = static_cast<double>(c.kv_bytes);
+      const size_t books = kvcache::CacheManager::bookkeeping_bytes({.parts = *parts,
+                                                                     .n_blocks = p.n_blocks,
+                                                                     .n_slots = p.n_slots,
+                                                                     .n_snapshots = p.n_snapshots});
+      EXPECT_LE(static_cast<double>(p.bytes + p.park_bytes), budget);
+      EXPECT_GE(static_cast<double>(p.bytes + p.park_bytes), 0.98 * budget) << mib;
+      EXPECT_LE(static_cast<double>(p.bytes + p.park_bytes + books), 1.02 * budget) << mib;
+    }
 }
 
 TEST(PlanState, SaysWhichSettingDoesNotFit) {

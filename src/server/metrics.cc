@@ -91,6 +91,7 @@ std::string prometheus_text(const Metrics& metrics, const EngineStats& engine,
            "use=\"snapshots\"");
   e.sample("deepmint:state_bytes", static_cast<double>(engine.parked_bytes), "use=\"parked\"");
   e.sample("deepmint:state_bytes", static_cast<double>(engine.bytes_free), "use=\"free\"");
+  e.sample("deepmint:state_bytes", static_cast<double>(engine.bytes_books), "use=\"books\"");
   e.family("deepmint:http_responses_total", "counter", "HTTP responses by class of status.");
   for (size_t kind = 1; kind < metrics.responses.size(); ++kind)
     e.sample("deepmint:http_responses_total", value(metrics.responses[kind]),

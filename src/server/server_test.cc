@@ -76,6 +76,7 @@ TEST(Metrics, WhatTheEngineCounts) {
   stats.bytes_snapshots = 16;
   stats.parked_bytes = 17;
   stats.bytes_free = 18;
+  stats.bytes_books = 19;
   const std::string text = prometheus_text({}, stats, {}, "m");
   for (const std::string_view line :
        {"deepmint:replayed_prompt_tokens_total{model_name=\"m\"} 11\n",
@@ -85,7 +86,8 @@ TEST(Metrics, WhatTheEngineCounts) {
         "deepmint:state_bytes{model_name=\"m\",use=\"cached\"} 15\n",
         "deepmint:state_bytes{model_name=\"m\",use=\"snapshots\"} 16\n",
         "deepmint:state_bytes{model_name=\"m\",use=\"parked\"} 17\n",
-        "deepmint:state_bytes{model_name=\"m\",use=\"free\"} 18\n"})
+        "deepmint:state_bytes{model_name=\"m\",use=\"free\"} 18\n",
+        "deepmint:state_bytes{model_name=\"m\",use=\"books\"} 19\n"})
     EXPECT_THAT(text, HasSubstr(std::string(line)));
 }
 

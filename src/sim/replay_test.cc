@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "sim/trace.h"
 
@@ -40,6 +41,7 @@ class Replay : public ::testing::Test {
   fs::path path_;
 };
 
+// The real scheduler and cache in the reference setting, against 20 lines of Python.
 TEST_F(Replay, EqualsThePlainLruToTheToken) {
   for (const uint64_t seed : {1, 2}) {
     const auto trace = generate_trace({.requests = 1000, .seed = seed});
@@ -49,16 +51,41 @@ TEST_F(Replay, EqualsThePlainLruToTheToken) {
            {std::pair{std::optional<double>(), std::string()},
             std::pair{std::optional<double>(10.0), std::string("--ttl 10")},
             std::pair{std::optional<double>(60.0), std::string("--ttl 60")}}) {
-        const auto report = replay_cache(trace, {.capacity_blocks = capacity, .ttl_s = ttl});
+        const auto report = replay(trace, ReplaySetting::reference(capacity, ttl));
         ASSERT_TRUE(report) << report.error().str();
         const auto [hit, prompt] =
             oracle("--capacity " + std::to_string(capacity) + " " + argument);
         EXPECT_EQ(report->hit_tokens, hit) << capacity << " blocks " << argument;
         EXPECT_EQ(report->prompt_tokens, prompt);
-        EXPECT_EQ(report->not_stored, 0);
+        EXPECT_EQ(report->refused, 0);
+        EXPECT_EQ(report->cache.collisions, 0);
         EXPECT_GT(hit, 0);
       }
   }
+}
+
+// Where nothing gives way, a hit is what of a prompt's full blocks came before, but for the block
+// with its last token.
+TEST_F(Replay, TheProductFindsEveryBlockThatIsThere) {
+  const auto trace = generate_trace({.requests = 500});
+  std::set<std::pair<uint64_t, size_t>> seen;
+  int64_t expected = 0;
+  for (const TraceRequest& r : trace) {
+    constexpr size_t kParts = kTraceBlockTokens / kBlockTokens;
+    const auto full = static_cast<size_t>(r.input_tokens / kBlockTokens);
+    const auto reusable = static_cast<size_t>((r.input_tokens - 1) / kBlockTokens);
+    bool hit = true;
+    for (size_t i = 0; i < full; ++i) {
+      const bool is_new = seen.insert({r.blocks[i / kParts], i % kParts}).second;
+      hit = hit && !is_new && i < reusable;
+      expected += hit ? kBlockTokens : 0;
+    }
+  }
+  const auto report = replay(trace, ReplaySetting::product(0)).value();
+  EXPECT_EQ(report.hit_tokens, expected);
+  EXPECT_EQ(report.cache.evicted, 0);
+  EXPECT_EQ(report.output_tokens, 0);
+  EXPECT_GT(expected, 0);
 }
 
 TEST_F(Replay, TheProductKeepsWhatIsHitOften) {
@@ -77,9 +104,9 @@ TEST_F(Replay, TheProductKeepsWhatIsHitOften) {
                        .blocks = std::move(blocks)});
     }
   auto setting = ReplaySetting::product(40);
-  const auto product = replay_cache(trace, setting).value();
+  const auto product = replay(trace, setting).value();
   setting.policy = kvcache::EvictionPolicy::kLru;
-  const auto lru = replay_cache(trace, setting).value();
+  const auto lru = replay(trace, setting).value();
   // All but the block with the last token, which must run.
   constexpr int64_t kHit = 4 * kTraceBlockTokens - kBlockTokens;
   EXPECT_EQ(product.hit_tokens, 10 * kHit);
@@ -88,34 +115,62 @@ TEST_F(Replay, TheProductKeepsWhatIsHitOften) {
   EXPECT_EQ(product.cache.collisions, 0);
 }
 
-TEST_F(Replay, TheProductOnGeneratedTraffic) {
-  // Sessions over shared system prompts, and single requests.
-  const auto trace = generate_trace({.requests = 3000, .running_sessions = 150, .seed = 3});
-  const auto hits = [&](size_t capacity, kvcache::EvictionPolicy policy) {
-    auto setting = ReplaySetting::product(capacity);
-    setting.policy = policy;
-    const auto r = replay_cache(trace, setting).value();
-    EXPECT_EQ(r.cache.collisions, 0);
-    EXPECT_GT(r.hit_rate(), 0.1);
-    return r.hit_tokens;
-  };
-  using kvcache::EvictionPolicy;
-  const int64_t all = hits(0, EvictionPolicy::kLru);
-  EXPECT_EQ(hits(0, EvictionPolicy::kSegmentedLru), all);  // where nothing must go
-  for (const size_t capacity : {700, 2000}) {
-    EXPECT_LT(hits(capacity, EvictionPolicy::kLru), all);
-    EXPECT_LT(hits(capacity, EvictionPolicy::kSegmentedLru), all);
+// Requests that are far apart find under load what they find when they take no time, and each
+// waits exactly for its own steps.
+TEST_F(Replay, LoadChangesNothingWhereNobodyMeets) {
+  auto trace = generate_trace({.requests = 300, .running_sessions = 8, .longest_blocks = 20});
+  for (size_t i = 0; i < trace.size(); ++i) {
+    trace[i].timestamp_ms = static_cast<int64_t>(i) * 100'000;
+    trace[i].output_tokens = 1 + trace[i].output_tokens % 20;
   }
+  const auto alone = replay(trace, ReplaySetting::product(0)).value();
+  auto setting = ReplaySetting::product(0).under_load(/*step_ms=*/7, /*tokens_per_s=*/1000);
+  setting.step_tokens = 1 << 15;  // a prompt is one step
+  const auto load = replay(trace, setting).value();
+  EXPECT_EQ(load.prompt_tokens, alone.prompt_tokens);
+  EXPECT_EQ(load.hit_tokens, alone.hit_tokens);
+  EXPECT_EQ(load.refused, 0);
+  ASSERT_EQ(load.first_token_s.size(), trace.size());
+  double seconds = 0;
+  for (const double s : load.first_token_s) seconds += s;
+  const auto n = static_cast<double>(trace.size());
+  EXPECT_NEAR(seconds, static_cast<double>(load.prompt_tokens - load.hit_tokens) / 1000 + 0.007 * n,
+              1e-6 * n);
+  EXPECT_LT(load.busy_share, 0.5);
 }
 
-TEST_F(Replay, ARequestLargerThanTheCacheIsCountedAndNotStored) {
+TEST_F(Replay, DenseTrafficWaitsAndIsReproducible) {
+  const auto trace = generate_trace({.requests = 400, .mean_gap_ms = 20});
+  auto setting = ReplaySetting::product(300).under_load(5, 70'000);
+  setting.max_running = 16;
+  const auto busy = replay(trace, setting).value();
+  EXPECT_EQ(busy.first_token_s, replay(trace, setting).value().first_token_s);
+  EXPECT_EQ(busy.first_token_s.size(), trace.size());
+  EXPECT_GT(busy.busy_share, 0.9);
+  EXPECT_GT(busy.first_token_ms(0.99), 2 * busy.first_token_ms(0.5));
+  int64_t output = 0;
+  for (const TraceRequest& r : trace) output += r.output_tokens;
+  EXPECT_EQ(busy.output_tokens, output);
+  // Twice as fast a model answers sooner.
+  EXPECT_LT(replay(trace,
+                   [&] {
+                     auto fast = setting;
+                     fast.cost = StepCost{.step_ms = 2.5, .tokens_per_s = 140'000};
+                     return fast;
+                   }())
+                .value()
+                .first_token_ms(0.5),
+            busy.first_token_ms(0.5));
+}
+
+TEST_F(Replay, ARequestLargerThanTheCacheIsRefusedAndStoresNothing) {
   std::vector<TraceRequest> trace(3);
   trace[0] = {.timestamp_ms = 0, .input_tokens = 1024, .output_tokens = 1, .blocks = {1, 2}};
   trace[1] = {.timestamp_ms = 1, .input_tokens = 1600, .output_tokens = 1, .blocks = {1, 2, 3, 4}};
   trace[2] = {.timestamp_ms = 2, .input_tokens = 600, .output_tokens = 1, .blocks = {1, 5}};
-  const auto report = replay_cache(trace, {.capacity_blocks = 3}).value();
-  EXPECT_EQ(report.not_stored, 1);
-  EXPECT_EQ(report.hit_tokens, 1024 + 512);
+  const auto report = replay(trace, ReplaySetting::reference(3)).value();
+  EXPECT_EQ(report.refused, 1);
+  EXPECT_EQ(report.hit_tokens, 512);
   EXPECT_EQ(report.prompt_tokens, 1024 + 1600 + 600);
 }
 
