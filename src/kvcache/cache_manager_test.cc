@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <map>
 #include <random>
 #include <set>
@@ -343,6 +344,34 @@ TEST(CacheManager, AForcedCollisionIsAMiss) {
   w.expect_idle();
 }
 
+// The same ids under other salts: only the second digest tells them apart when the first is equal.
+TEST(CacheManager, TenantsWhoseHashesCollideShareNothing) {
+  CacheSetup s = setup_for(64);
+  s.hash_bits = 1;
+  World w(s);
+  w.live({0, 1});
+  for (int tenant = 1; tenant <= 20; ++tenant)
+    EXPECT_EQ(w.live({tenant, 1}).hit_blocks, 0u) << tenant;
+  EXPECT_GT(w.cache->counters().collisions, 0);
+  w.expect_idle();
+}
+
+// The same ids behind other beginnings: only the parent tells them apart when the hash is equal.
+TEST(CacheManager, TheSameIdsElsewhereInAPrefixAreNoHit) {
+  int looked_alike = 0;
+  for (int other = 10; other < 50; ++other) {
+    CacheSetup s = setup_for(8);
+    s.hash_bits = 1;
+    World w(s);
+    w.live({0, other, 1});
+    const int64_t before = w.cache->counters().collisions;
+    EXPECT_EQ(w.live({0, 1}).hit_blocks, 0u) << other;
+    looked_alike += w.cache->counters().collisions > before;
+    w.expect_idle();
+  }
+  EXPECT_GT(looked_alike, 10);
+}
+
 TEST(CacheManager, EventsTellWhatIsThere) {
   CacheSetup s = setup_for(3);
   s.event_capacity = 4;
@@ -427,6 +456,45 @@ TEST(CacheManager, ReportsItsMemory) {
   EXPECT_EQ(r.blocks_free, 100u);
   EXPECT_EQ(r.block_bytes, 64u);
   EXPECT_EQ(r.slot_bytes, 64u);
+}
+
+size_t resident_anonymous_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word)
+    if (word == "RssAnon:") {
+      size_t kib = 0;
+      status >> kib;
+      return kib * 1024;
+    }
+  return 0;
+}
+
+// What the system counts when every byte has been written is what was asked for at the start.
+TEST(CacheManager, TakesTheMemoryThatItReports) {
+  CacheSetup setup;
+  setup.parts = {{"kv", PartFamily::kGlobal, size_t{60} << 10},
+                 {"ring", PartFamily::kPrivate, size_t{1} << 20}};
+  setup.n_blocks = 1000;
+  setup.n_slots = 8;
+  setup.n_snapshots = 12;
+  const size_t before = resident_anonymous_bytes();
+  ASSERT_GT(before, 0u);
+  const auto cache = make(setup);
+  const CacheReport r = cache->report();
+  EXPECT_EQ(r.state_bytes, (1000u * 60 << 10) + (20u << 20));
+  EXPECT_LT(resident_anonymous_bytes() - before, r.bookkeeping_bytes + (2u << 20))
+      << "state that nobody wrote costs memory";
+  for (size_t round = 0; round < 2; ++round) {
+    for (size_t part = 0; part < 2; ++part)
+      for (size_t i = 0; i < cache->arena().count(part); ++i) {
+        const auto element = cache->arena().element(part, i);
+        std::memset(element.data(), static_cast<int>(i + round), element.size());
+      }
+    const auto grown = static_cast<double>(resident_anonymous_bytes() - before);
+    const auto reported = static_cast<double>(r.state_bytes + r.bookkeeping_bytes);
+    EXPECT_NEAR(grown / reported, 1, 0.02);
+  }
 }
 
 TEST(CacheManagerDeathTest, MisuseAborts) {
