@@ -150,6 +150,30 @@ def test_streamed_is_whole_and_a_seed_repeats(served):
     assert chunks[-1].usage.completion_tokens_details == whole.usage.completion_tokens_details
 
 
+PLACE = {"type": "object", "properties": {"city": {"enum": ["Bern", "Zürich", "</think>"]}, "days": {"type": "integer", "minimum": 1, "maximum": 14}},
+         "required": ["city", "days"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+def test_a_schema_binds_from_the_end_of_the_thinking_on(served, checkpoint, thinks):
+    added = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+    ends = next(token["id"] for token in added if token["content"] == "</think>")
+    # Among 129,280 random logits this makes the end of the thinking likely at every token: the model thinks a little.
+    request = {"messages": [{"role": "user", "content": "Where to, as JSON?"}], "logit_bias": {str(ends): 9}, "max_tokens": 400, "n": 3,
+               "response_format": {"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": PLACE}},
+               "thinking": {"type": "enabled" if thinks else "disabled"}}
+    whole = ask(served, request)
+    for choice in whole.choices:
+        assert choice.finish_reason == "stop"
+        place = json.loads(choice.message.content)
+        assert place.keys() == {"city", "days"} and place["city"] in PLACE["properties"]["city"]["enum"] and 1 <= place["days"] <= 14
+    assert any(getattr(choice.message, "reasoning_content", None) for choice in whole.choices) == thinks
+    chunks = list(ask(served, request, seed=whole.seed, stream=True))
+    for choice in whole.choices:
+        deltas = [c.delta for chunk in chunks for c in chunk.choices if c.index == choice.index]
+        assert "".join(d.content or "" for d in deltas) == choice.message.content
+
+
 def test_a_guarantee_that_nothing_can_give_is_refused(served):
     with pytest.raises(openai.BadRequestError) as caught:
         ask(served, REQUESTS["thinking"], tools=[{"type": "custom", "custom": {"name": "sql", "format": {
