@@ -5,9 +5,11 @@
 #include <chrono>
 #include <vector>
 
+#include "recipe/codec_cli.h"
 #include "recipe/convert.h"
 #include "recipe/prompt.h"
 #include "recipe/reply_stream.h"
+#include "recipe/turn_store.h"
 
 namespace deepmint::recipe {
 namespace {
@@ -94,6 +96,58 @@ TEST(Hostile, NumbersSurrogatesBytesAndKeys) {
         take(p, with_field('"' + std::string(field) + "\":" + value));
   for (const Protocol p : kProtocols)
     take(p, with_field(R"("temperature":1,"temperature":2,"messages":[],"input":[],"model":3)"));
+}
+
+// What a client is told: a body that cannot be read, a request that cannot be served, something
+// that is not there, something that is too large. Never another class, and never the wrong one.
+TEST(Hostile, EachBadInputHasItsErrorClass) {
+  struct Case {
+    Protocol protocol;
+    std::string field;
+    std::string_view error, says;
+  };
+  const std::string huge(400, '9');
+  const std::string document = std::string((1 << 20) + 1, 'a');
+  const Case cases[] = {
+      {Protocol::kChat, R"("temperature":1e999)", "body", "number out of range"},
+      {Protocol::kMessages, R"("max_tokens":)" + huge, "body", "invalid value"},
+      {Protocol::kResponses, R"("max_output_tokens":)" + huge, "body", "invalid value"},
+      {Protocol::kChat, R"("max_tokens":-0)", "body", "floating point `-0.0`"},
+      {Protocol::kChat, R"("seed":9223372036854775808)", "request", "[0, 2^63)"},
+      {Protocol::kChat, R"("temperature":2.5)", "request", "temperature"},
+      {Protocol::kMessages, R"("top_p":-1e-300)", "request", "top_p"},
+      {Protocol::kChat, R"("messages":[{"role":"user","content":7}])", "body",
+       "a string or a list"},
+      {Protocol::kMessages, R"("messages":{})", "body", "sequence"},
+      {Protocol::kResponses, R"("tools":[{"type":"function"}])", "body", "missing field `name`"},
+      {Protocol::kChat, R"("messages":[])", "request", "Empty input messages"},
+      {Protocol::kResponses, R"("previous_response_id":"gone")", "not_found", "gone"},
+      {Protocol::kMessages,
+       R"("messages":[{"role":"user","content":[{"type":"document","source":{"type":"text","media_type":"text/plain","data":")" +
+           document + R"("}}]}])",
+       "too_large", ""},
+  };
+  const MemoryTurnStore store;
+  for (const Case& c : cases) {
+    const auto body = json::parse(with_field(c.field));
+    ASSERT_TRUE(body.has_value()) << c.field.substr(0, 80);
+    const auto r = convert(c.protocol, *body, {.turns = &store});
+    ASSERT_FALSE(r.has_value()) << c.field.substr(0, 80);
+    EXPECT_EQ(error_class(r.error()), c.error) << r.error().str();
+    EXPECT_NE(r.error().message.find(c.says), std::string::npos) << r.error().str();
+  }
+  // What is no JSON does not come so far: the place is named.
+  for (const auto& [text, says] :
+       {std::pair<std::string, std::string_view>{repeat("[", 1'000'000), "more than 128 levels"},
+        {R"({"a":"\ud800"})", "a bad escape"},
+        {R"({"\udc00\ud800":1})", "a bad escape"},
+        {"{\"a\":\"\xED\xA0\x80\"}", "found byte 0xed"},
+        {"{\"a\":\"\xC0\x80\"}", "found byte 0xc0"},
+        {R"({"a":NaN})", "invalid JSON"}}) {
+    const auto body = json::parse(text);
+    ASSERT_FALSE(body.has_value()) << text.substr(0, 40);
+    EXPECT_NE(body.error().str().find(says), std::string::npos) << body.error().str();
+  }
 }
 
 TEST(Hostile, TenThousandCallsInARequest) {
