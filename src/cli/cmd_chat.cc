@@ -117,8 +117,8 @@ class Session {
     auto ok = write_stdout("\n");
     stdout_failed_ = !ok;
     DEEPMINT_CHECK_OK(ok);
-    if (reply.signal != 0) write_stderr("(stopped)\n");
-    if (reply.finish_reason == "length") write_stderr("(cut at the token limit)\n");
+    if (reply.signal != 0) remark("(stopped)");
+    if (reply.finish_reason == "length") remark("(cut at the token limit)");
     ++totals_.replies;
     totals_.output_tokens += reply.finish.usage.output_tokens;
     totals_.context_used = reply.finish.usage.prompt_tokens + reply.finish.usage.output_tokens;

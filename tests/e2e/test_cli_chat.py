@@ -105,6 +105,8 @@ def test_chat_from_a_pipe_prints_replies_only():
     one = good("run", smollm2(), *GREEDY, "--max-tokens", "12", "-p", "Hello")
     assert result.stdout.startswith(one)
     assert "> " not in result.stdout
+    cut = run("chat", smollm2(), *GREEDY, "--max-tokens", "2", input="Hello\n", timeout=300)
+    assert cut.returncode == 0 and cut.stderr == ""
 
 
 def test_utf8_lines_and_broken_bytes():
