@@ -32,10 +32,6 @@ class Decode : public Command {
     return "Reads what the model wrote from standard input and prints what a client of the API "
            "gets: one response, or with --stream its events.";
   }
-  std::span<const std::string_view> sections() const override {
-    static constexpr std::string_view kSections[] = {"log"};
-    return kSections;
-  }
   void options(Options& o) override {
     codec_.add(o);
     o.group("Reply");

@@ -16,10 +16,6 @@ class Encode : public Command {
            "standard input and prints what it becomes for DeepSeek V4 or V4.1 as JSON: prompt, "
            "token_ids, images, options, parsing, warnings.";
   }
-  std::span<const std::string_view> sections() const override {
-    static constexpr std::string_view kSections[] = {"log"};
-    return kSections;
-  }
   void options(Options& o) override {
     codec_.add(o);
     o.group("Output");

@@ -81,10 +81,6 @@ class GrammarCommand : public Command {
            "[{\"valid\", "
            "\"data\" or \"text\"}]} are read from standard input and answered one line each.";
   }
-  std::span<const std::string_view> sections() const override {
-    static constexpr std::string_view kSections[] = {"log"};
-    return kSections;
-  }
   void options(Options& o) override {
     o.positional("ACTION", action_, "compile, test, bench or sample");
     o.group("Grammar");

@@ -20,10 +20,6 @@ class Inspect : public Command {
   std::string_view description() const override {
     return "Exit code 0 when it is whole, 2 when something is damaged or missing.";
   }
-  std::span<const std::string_view> sections() const override {
-    static constexpr std::string_view kSections[] = {"log"};
-    return kSections;
-  }
   void options(Options& o) override {
     o.positional("MODEL", model_,
                  "a .gguf file, a .safetensors file or a folder in Hugging Face layout");

@@ -22,10 +22,6 @@ class Synth : public Command {
            "GB); with --sparse most of it are holes that take no disk space. The same preset and "
            "seed give the same bytes everywhere.";
   }
-  std::span<const std::string_view> sections() const override {
-    static constexpr std::string_view kSections[] = {"log"};
-    return kSections;
-  }
   void options(Options& o) override {
     o.positional("DIR", folder_, "a folder without a checkpoint; made when it is not there");
     o.group("Checkpoint");

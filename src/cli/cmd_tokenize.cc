@@ -12,8 +12,6 @@
 namespace deepmint::cli {
 namespace {
 
-constexpr std::string_view kSections[] = {"log"};
-
 std::string as_json(const Tokenizer& tokenizer, std::span<const TokenId> ids,
                     std::string_view text) {
   json::Writer w;
@@ -33,7 +31,6 @@ class Tokenize : public Command {
  public:
   std::string_view name() const override { return "tokenize"; }
   std::string_view summary() const override { return "text to token ids"; }
-  std::span<const std::string_view> sections() const override { return kSections; }
   void options(Options& o) override {
     o.positional("MODEL", model_, "a .gguf file or a folder with tokenizer.json");
     o.group("Text");
@@ -63,7 +60,6 @@ class Detokenize : public Command {
  public:
   std::string_view name() const override { return "detokenize"; }
   std::string_view summary() const override { return "token ids to text"; }
-  std::span<const std::string_view> sections() const override { return kSections; }
   void options(Options& o) override {
     o.positional("MODEL", model_, "a .gguf file or a folder with tokenizer.json");
     o.group("Ids");

@@ -23,7 +23,11 @@ class Command {
   virtual std::string_view description() const {
     return {};
   }  // more, for the command's own help page; may be empty
-  virtual std::span<const std::string_view> sections() const = 0;  // settings that have a flag here
+  // Settings that have a flag here.
+  virtual std::span<const std::string_view> sections() const {
+    static constexpr std::string_view kSections[] = {"log"};
+    return kSections;
+  }
   virtual void options(Options& o) = 0;
   // Runs with the settings resolved. An error becomes one line on standard error and its exit code.
   virtual Status run(const Config& config, const Settings& settings) = 0;
