@@ -2,6 +2,7 @@
 // trees, read by fixpoints over spans of one text. Nothing here is shared with the product.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -196,9 +197,7 @@ struct TreeGrammar {
       changed = false;
       for (size_t a = 0; a < rules.size(); ++a)
         for (const auto& production : rules[a]) {
-          bool all_ok = true;
-          for (const Sym& s : production) all_ok &= s.is_tree || ok[s.index];
-          if (!all_ok) continue;
+          if (!all_of(production, ok)) continue;
           for (size_t i = 0; i < n; ++i) {
             std::set<size_t> at{i};
             bool starts = i + 1 == n;
@@ -222,16 +221,18 @@ struct TreeGrammar {
     return {exact[0][0].count(n - 1) > 0, ok[0] && begin[0][0]};
   }
 
+  // Whether every nonterminal of a production is in a set of rules.
+  static bool all_of(const std::vector<Sym>& production, const std::vector<uint8_t>& set) {
+    return std::ranges::all_of(production, [&](const Sym& s) { return s.is_tree || set[s.index]; });
+  }
+
   std::vector<uint8_t> productive() const {
     std::vector<uint8_t> ok(rules.size(), 0);
     for (bool changed = true; changed;) {
       changed = false;
       for (size_t a = 0; a < rules.size(); ++a)
-        for (const auto& production : rules[a]) {
-          bool all_ok = true;
-          for (const Sym& s : production) all_ok &= s.is_tree || ok[s.index];
-          if (all_ok && !ok[a]) ok[a] = changed = true;
-        }
+        for (const auto& production : rules[a])
+          if (!ok[a] && all_of(production, ok)) ok[a] = changed = true;
     }
     return ok;
   }
