@@ -137,8 +137,9 @@ struct ThreadPool::Impl {
   int n_threads = 1;
   std::unique_ptr<Worker[]> workers;  // n_threads - 1
   alignas(64) std::atomic<size_t> next{0};
-  alignas(64) Signal meeting;
-  alignas(64) std::thread::id caller;  // of the last run
+  struct alignas(64) Arrivals : Signal {};  // meetings of this call that a thread has come to
+  std::unique_ptr<Arrivals[]> arrivals;     // n_threads
+  alignas(64) std::thread::id caller;       // of the last run
 
   std::span<Worker> all() { return {workers.get(), static_cast<size_t>(n_threads - 1)}; }
 
@@ -192,6 +193,7 @@ struct ThreadPool::Impl {
 ThreadPool::ThreadPool(int n_threads) : impl_(std::make_unique<Impl>()), n_threads_(n_threads) {
   DEEPMINT_CHECK(n_threads >= 1);
   impl_->n_threads = n_threads;
+  impl_->arrivals = std::make_unique<Impl::Arrivals[]>(static_cast<size_t>(n_threads));
   impl_->workers = std::make_unique<Impl::Worker[]>(static_cast<size_t>(n_threads - 1));
   if (n_threads > 1) (void)all_cores();
   for (Impl::Worker& w : impl_->all()) w.thread = std::thread([this, &w] { impl_->loop(w); });
@@ -220,7 +222,8 @@ void ThreadPool::run_erased(size_t count, size_t grain, Call call, void* body) {
 void ThreadPool::together_erased(TeamCall call, void* body) {
   greet_caller();
   Impl& s = *impl_;
-  s.meeting.value.store(0, std::memory_order_relaxed);
+  for (int i = 0; i < n_threads_; ++i)
+    s.arrivals[static_cast<size_t>(i)].value.store(0, std::memory_order_relaxed);
   // Each thread has one item: itself.
   const auto one = [&](size_t, size_t, int rank) {
     Team team(*this, rank, n_threads_);
@@ -233,13 +236,16 @@ void ThreadPool::together_erased(TeamCall call, void* body) {
          .body = const_cast<void*>(static_cast<const void*>(&one))});
 }
 
-// Whoever comes counts up `meeting`.
+// Each thread tells on a cache line of its own that it has come, and reads those of the others: one
+// transfer between cores, where a common counter takes two, one after the other.
 void Team::meet() {
   if (size_ == 1) return;
-  due_ += static_cast<uint32_t>(size_);
-  Signal& meeting = pool_.impl_->meeting;
-  if (meeting.value.fetch_add(1) + 1 == due_) return wake(meeting);
-  await(meeting, [due = due_](uint32_t come) { return static_cast<int32_t>(come - due) >= 0; });
+  const uint32_t due = ++met_;
+  ThreadPool::Impl::Arrivals* arrivals = pool_.impl_->arrivals.get();
+  arrivals[rank_].value.store(due);
+  wake(arrivals[rank_]);
+  for (int i = 0; i < size_; ++i)
+    await(arrivals[i], [due](uint32_t come) { return static_cast<int32_t>(come - due) >= 0; });
 }
 
 int logical_cpus() { return std::max(1, static_cast<int>(allowed_cpus().size())); }

@@ -45,7 +45,7 @@ class Team {
 
   ThreadPool& pool_;
   const int rank_, size_;
-  uint32_t due_ = 0;  // arrivals that complete the meeting, counted from the start of the call
+  uint32_t met_ = 0;  // meetings of this call so far
 };
 
 class ThreadPool {
