@@ -144,7 +144,9 @@ void tile_partial(const AttentionJob& job, int64_t tile, int64_t first, const Pa
       visible[r] = before + row < kTile ? before + row : kTile;
     }
     const uint16_t* next_keys = begin == first ? next : keys;
-    product_rows(rows, a, keys, kTile, 0, dim, s, kTile, false, next_keys);
+    // Slots behind the last key that any of these rows sees need no score.
+    const int64_t scored = (visible[rows - 1] + 31) / 32 * 32;
+    product_rows(rows, a, keys, kTile, 0, dim, s, scored, false, next_keys);
     for (int r = 0; r < rows; ++r) {
       // Slots that are not visible hold anything, NaN included: they are replaced, never
       // multiplied.
