@@ -5,6 +5,7 @@
 // doing it while the others wait. Same bits as the way through DenseModel::forward for other steps,
 // because a kernel gives a row the same bits whoever calls it and with whatever company.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "kernels/rowwise.h"
@@ -17,6 +18,21 @@ using kernels::Activations;
 using kernels::ActivationType;
 
 int64_t share(int64_t count, int rank, int size) { return count * rank / size; }
+
+// A large matrix is split among threads but for its last eighth, which goes in pieces to whoever
+// comes first: a core may get less of the memory than another. A small one is split as a whole,
+// because a thread that reads on elsewhere loses more than it wins.
+struct Deal {
+  static constexpr size_t kFromBytes = size_t{8} << 20, kPieceBytes = size_t{64} << 10;
+  Deal(size_t bytes, int64_t units) : fixed(units) {
+    if (bytes < kFromBytes) return;
+    each = std::max<int64_t>(
+        1, units * static_cast<int64_t>(kPieceBytes) / static_cast<int64_t>(bytes));
+    pieces = units / 8 / each;
+    fixed = units - pieces * each;
+  }
+  int64_t fixed, each = 0, pieces = 0;
+};
 
 }  // namespace
 
@@ -36,28 +52,63 @@ void DenseModel::decode(const StepInput& in, std::span<float> logits, Tap* tap) 
       fed_[t].prepare(type, rows, config_.ffn);
     }
   list_tiles();
+  dealt_.store(0, std::memory_order_relaxed);
   pool_->together([&](Team& team) { decode(in, logits, tap, team); });
 }
 
 // The tiles of units_, where attend_tiles may be asked for: wave by wave, the latest first, because
 // it gets this step's K and V from the thread that reads it; of a tile all heads in turn, because
-// they lie one behind the other.
+// they lie one behind the other. And where the share of each thread begins.
 void DenseModel::list_tiles() {
   tile_items_.clear();
+  tile_cuts_.clear();
   if (units_.size() >= 2 * static_cast<size_t>(pool_->size())) return;
   int64_t longest = 0;
   for (const AttentionUnit& u : units_) longest = std::max(longest, u.tiles());
-  for (int64_t wave = 0; wave < longest; wave += kWaveTiles)
+  for (int64_t wave = 0; wave < longest; wave += kWaveTiles) {
+    size_t at = tile_items_.size();
+    int64_t total = 0, before = 0;
     for (int64_t tile = std::min(wave + kWaveTiles, longest) - 1; tile >= wave; --tile)
       for (size_t u = 0; u < units_.size(); ++u)
-        if (tile < units_[u].tiles())
+        if (tile < units_[u].tiles()) {
           tile_items_.push_back({static_cast<int32_t>(tile), static_cast<uint32_t>(u)});
+          total += cost_of(tile_items_.back());
+        }
+    tile_cuts_.push_back(static_cast<uint32_t>(at));
+    for (int rank = 1; rank <= pool_->size(); ++rank) {
+      const int64_t until = share(total, rank, pool_->size());
+      for (; at < tile_items_.size(); before += cost_of(tile_items_[at++]))
+        if (before + cost_of(tile_items_[at]) / 2 >= until) break;
+      tile_cuts_.push_back(static_cast<uint32_t>(rank < pool_->size() ? at : tile_items_.size()));
+    }
+  }
+}
+
+// How long a tile takes, about: the keys that a query sees in it, as much as half a tile for what
+// does not depend on them, and as much again for storing K and V.
+int64_t DenseModel::cost_of(const TileItem& item) const {
+  const AttentionUnit& unit = units_[item.unit];
+  const int64_t seen =
+      std::min<int64_t>(kBlockTokens, unit.position + 1 - int64_t{item.tile} * kBlockTokens);
+  return seen + 32 + (item.tile + 1 == unit.tiles() ? 32 : 0);
 }
 
 // Tells the memory what this thread reads first of a product. To be called before a meeting: the
 // memory works while threads wait for each other.
 void DenseModel::fetch_share(const Linear& next, const Team& team) const {
-  fetch(next, share(next.tiles(), team.rank(), team.size()));
+  fetch(next, share(Deal(next.bytes(), next.tiles()).fixed, team.rank(), team.size()));
+}
+
+// The same for the K and V that this thread stores.
+void DenseModel::fetch_kv(int index, const StepInput& in, const Team& team) const {
+  const auto threads = static_cast<size_t>(team.size());
+  for (size_t cut = static_cast<size_t>(team.rank()); cut < tile_cuts_.size(); cut += threads + 1)
+    for (uint32_t i = tile_cuts_[cut]; i < tile_cuts_[cut + 1]; ++i) {
+      const AttentionUnit& unit = units_[tile_items_[i].unit];
+      if (tile_items_[i].tile + 1 == unit.tiles())
+        kernels::kv_fetch(tile_of(index, in, in.rows[unit.q_row], unit.kv_head), config_.head_dim,
+                          unit.position % kBlockTokens);
+    }
 }
 
 // The inputs of `next` from the rows of x, after body(row) has changed them; x is own or all, see
@@ -92,12 +143,28 @@ const Activations* DenseModel::normalized(Team& team, Desk& desk, size_t rows,
   });
 }
 
+// Calls body(begin, end) for the parts of a matrix of so many bytes, in `units`, that this thread
+// computes. To be followed by a meeting before the next.
+template <class Body>
+void DenseModel::deal(const Team& team, Desk& desk, size_t bytes, int64_t units, Body&& body) {
+  const Deal deal(bytes, units);
+  const int64_t begin = share(deal.fixed, team.rank(), team.size()),
+                end = share(deal.fixed, team.rank() + 1, team.size());
+  if (begin < end) body(begin, end);
+  if (deal.pieces == 0) return;
+  for (;;) {
+    const int64_t piece = dealt_.fetch_add(1, std::memory_order_relaxed) - desk.dealt;
+    if (piece >= deal.pieces) break;
+    body(deal.fixed + piece * deal.each, deal.fixed + (piece + 1) * deal.each);
+  }
+  desk.dealt += deal.pieces + team.size();  // each thread has asked once in vain
+}
+
 // This thread's share of a product.
-void DenseModel::product(const Team& team, const Linear& linear, const Activations* inputs,
-                         float* y, int64_t stride, bool add) {
-  const int64_t tiles = linear.tiles();
-  multiply(linear, share(tiles, team.rank(), team.size()),
-           share(tiles, team.rank() + 1, team.size()), inputs, y, stride, add);
+void DenseModel::product(const Team& team, Desk& desk, const Linear& linear,
+                         const Activations* inputs, float* y, int64_t stride, bool add) {
+  deal(team, desk, linear.bytes(), linear.tiles(),
+       [&](int64_t begin, int64_t end) { multiply(linear, begin, end, inputs, y, stride, add); });
 }
 
 void DenseModel::decode(const StepInput& in, std::span<float> logits, Tap* tap, Team& team) {
@@ -106,6 +173,7 @@ void DenseModel::decode(const StepInput& in, std::span<float> logits, Tap* tap, 
   const auto hidden = static_cast<size_t>(c.hidden);
   const int rank = team.rank(), size = team.size();
   Desk& desk = desks_[static_cast<size_t>(rank)];
+  desk.dealt = 0;
   float* x = x_.data();
   // To be called after a meeting; nobody changes the values before the next.
   const auto show = [&](int layer, std::string_view name, const float* values) {
@@ -125,24 +193,24 @@ void DenseModel::decode(const StepInput& in, std::span<float> logits, Tap* tap, 
   for (int index = 0; index < c.layers; ++index) {
     const Layer& l = weights_.layers[static_cast<size_t>(index)];
     const Activations* given = normalized(team, desk, rows, l.attn_norm, l.qkv);
-    // The first thread stores K and V of few rows: their lines come while the product is on.
-    if (rank == 0 && rows <= kOwnRows)
-      for (const Row& row : in.rows)
-        for (int32_t head = 0; head < c.kv_heads; ++head)
-          kernels::kv_fetch(tile_of(index, in, row, head), c.head_dim, row.position % kBlockTokens);
-    product(team, l.qkv, given, qkv_.data(), l.qkv.n, false);
+    fetch_kv(index, in, team);  // their lines come while the product is on
+    product(team, desk, l.qkv, given, qkv_.data(), l.qkv.n, false);
     given = attend(index, in, team, desk);
-    product(team, l.output, given, x, c.hidden, true);
+    product(team, desk, l.output, given, x, c.hidden, true);
 
     const bool fused = c.ffn % kFusedOutputs == 0;
-    const int64_t begin = fused ? share(c.ffn / kFusedOutputs, rank, size) * kFusedTiles : 0,
-                  end = fused ? share(c.ffn / kFusedOutputs, rank + 1, size) * kFusedTiles : 0;
-    if (begin < end) fetch(l.gate_up, begin);
+    const int64_t pairs = c.ffn / kFusedOutputs;
+    if (fused)
+      fetch(l.gate_up, share(Deal(l.gate_up.bytes(), pairs).fixed, rank, size) * kFusedTiles);
     team.meet();
     show(index, "attn", x);
     given = normalized(team, desk, rows, l.ffn_norm, l.gate_up);
-    if (begin < end) gate_up(l, given, rows, begin, end);
-    if (!fused) product(team, l.gate_up, given, gate_up_.data(), l.gate_up.n, false);
+    if (fused)
+      deal(team, desk, l.gate_up.bytes(), pairs, [&](int64_t begin, int64_t end) {
+        gate_up(l, given, rows, begin * kFusedTiles, end * kFusedTiles);
+      });
+    else
+      product(team, desk, l.gate_up, given, gate_up_.data(), l.gate_up.n, false);
     fetch_share(l.down, team);
     team.meet();
     given = fed_;
@@ -155,7 +223,7 @@ void DenseModel::decode(const StepInput& in, std::span<float> logits, Tap* tap, 
         kernels::swiglu(gate, gate + c.ffn, c.ffn, fed + row * static_cast<size_t>(stride));
       });
     }
-    product(team, l.down, given, x, c.hidden, true);
+    product(team, desk, l.down, given, x, c.hidden, true);
     fetch_share(
         index + 1 == c.layers ? weights_.head : weights_.layers[static_cast<size_t>(index) + 1].qkv,
         team);
@@ -164,7 +232,7 @@ void DenseModel::decode(const StepInput& in, std::span<float> logits, Tap* tap, 
   }
   const Activations* given = normalized(team, desk, rows, weights_.final_norm, weights_.head);
   show(c.layers, "norm", rows <= kOwnRows ? desk.normed.data() : normed_.data());
-  product(team, weights_.head, given, logits.data(), c.vocab, false);
+  product(team, desk, weights_.head, given, logits.data(), c.vocab, false);
 }
 
 // From this thread's share of qkv_ to the inputs of the output product.
@@ -234,14 +302,9 @@ bool DenseModel::attend_tiles(int index, const StepInput& in, Team& team, Desk& 
     std::memcpy(qkv, qkv_.data() + row * width, width * sizeof(float));
     for (int32_t head = 0; head < c.kv_heads; ++head) finish_heads(index, row, head, qkv);
   }
-  size_t wave_begin = 0;
-  for (int64_t wave = 0; wave < longest; wave += kWaveTiles) {
-    size_t wave_end = wave_begin;
-    while (wave_end < tile_items_.size() && tile_items_[wave_end].tile < wave + kWaveTiles)
-      ++wave_end;
-    const auto count = static_cast<int64_t>(wave_end - wave_begin);
-    const size_t begin = wave_begin + static_cast<size_t>(share(count, team.rank(), team.size())),
-                 end = wave_begin + static_cast<size_t>(share(count, team.rank() + 1, team.size()));
+  const uint32_t* cut = tile_cuts_.data() + team.rank();
+  for (int64_t wave = 0; wave < longest; wave += kWaveTiles, cut += team.size() + 1) {
+    const size_t begin = cut[0], end = cut[1];
     for (size_t i = begin; i < end; ++i) {
       const auto [tile, u] = tile_items_[i];
       const AttentionUnit& unit = units_[u];
@@ -256,7 +319,6 @@ bool DenseModel::attend_tiles(int index, const StepInput& in, Team& team, Desk& 
       kernels::attend_partials(job_at_desk(unit), tile, tile + 1, partial_of(u, tile), scratch,
                                next);
     }
-    wave_begin = wave_end;
     fetch_share(weights_.layers[static_cast<size_t>(index)].output, team);
     team.meet();
     for (size_t u = 0; u < units_.size(); ++u) {

@@ -124,7 +124,10 @@ Status DenseModel::reserve(size_t max_rows, size_t max_logit_rows) {
       for (uint32_t t = 0; t < kActivationTypes; ++t)
         if ((types_ >> t & 1) != 0) d.inputs[t].reserve(own, widest);
     }
-    tile_items_.reserve(size_of(split_units, (c.context + kBlockTokens - 1) / kBlockTokens));
+    const int64_t most_tiles = (int64_t{c.context} + kBlockTokens - 1) / kBlockTokens;
+    tile_items_.reserve(size_of(split_units, most_tiles));
+    tile_cuts_.reserve(
+        size_of((most_tiles + kWaveTiles - 1) / kWaveTiles, int64_t{pool_->size()} + 1));
     runs_.reserve(max_rows);
     units_.reserve(max_rows * static_cast<size_t>(c.kv_heads));
     logit_rows_.reserve(max_rows);

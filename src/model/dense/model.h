@@ -1,6 +1,7 @@
 // A dense model in memory: weights, and one forward step over a ragged batch (model/model.h).
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -68,6 +69,7 @@ class DenseModel : public Model {
     kernels::Activations inputs[kActivationTypes];  // of the next product, by ActivationType
     AlignedBuffer<float> normed, gated;             // [rows, hidden], [rows, ffn]
     AlignedBuffer<float> qkv, attended, states;     // as the shared ones
+    int64_t dealt = 0;  // what dealt_ was when the present product began
   };
 
   static size_t size_of(int64_t a, int64_t b) {
@@ -108,6 +110,8 @@ class DenseModel : public Model {
   void decode(const StepInput& input, std::span<float> logits, Tap* tap);
   void decode(const StepInput& input, std::span<float> logits, Tap* tap, Team& team);
   void list_tiles();
+  int64_t cost_of(const TileItem& item) const;
+  void fetch_kv(int index, const StepInput& input, const Team& team) const;
   void fetch_share(const Linear& next, const Team& team) const;
   template <class Body>
   const kernels::Activations* inputs(Team& team, Desk& desk, size_t rows, const float* x,
@@ -115,8 +119,10 @@ class DenseModel : public Model {
                                      kernels::Activations* shared, Body&& body);
   const kernels::Activations* normalized(Team& team, Desk& desk, size_t rows,
                                          const AlignedBuffer<float>& weight, const Linear& next);
-  void product(const Team& team, const Linear& linear, const kernels::Activations* inputs, float* y,
-               int64_t stride, bool add);
+  template <class Body>
+  void deal(const Team& team, Desk& desk, size_t bytes, int64_t units, Body&& body);
+  void product(const Team& team, Desk& desk, const Linear& linear,
+               const kernels::Activations* inputs, float* y, int64_t stride, bool add);
   const kernels::Activations* attend(int index, const StepInput& input, Team& team, Desk& desk);
   bool attend_units(int index, const StepInput& input, Team& team, const std::byte* layer_base);
   bool attend_tiles(int index, const StepInput& input, Team& team, Desk& desk,
@@ -149,6 +155,8 @@ class DenseModel : public Model {
   std::vector<Run> runs_;
   std::vector<AttentionUnit> units_;
   std::vector<TileItem> tile_items_;
+  std::vector<uint32_t> tile_cuts_;  // [waves, threads + 1] where shares of tile_items_ begin
+  alignas(64) std::atomic<int64_t> dealt_{0};  // pieces of products asked for in this step
   std::vector<uint32_t> logit_rows_;
   std::vector<uint8_t> seen_;  // [sequences]
 };
