@@ -69,7 +69,7 @@ class GrammarCommand : public Command {
  public:
   std::string_view name() const override { return "grammar"; }
   std::string_view summary() const override {
-    return "compile a schema, regex or EBNF; test texts against it";
+    return "compile a schema, regex, EBNF or tags; test texts against it";
   }
   std::string_view description() const override {
     return "compile  prints what the grammar is made of, or why it cannot be compiled\n"
@@ -77,9 +77,9 @@ class GrammarCommand : public Command {
            "compile\n"
            "bench    times compiling, masks and steps along a text\n"
            "sample   prints random texts that the grammar accepts\n\n"
-           "With --jsonl, lines {\"name\", \"schema\" (or \"regex\", \"ebnf\"), \"tests\": "
-           "[{\"valid\", "
-           "\"data\" or \"text\"}]} are read from standard input and answered one line each.";
+           "With --jsonl, lines {\"name\", \"schema\" (or \"regex\", \"ebnf\", "
+           "\"structural_tag\"), \"tests\": [{\"valid\", \"data\" or \"text\"}]} are read from "
+           "standard input and answered one line each.";
   }
   void options(Options& o) override {
     o.positional("ACTION", action_, "compile, test, bench or sample");
@@ -87,6 +87,8 @@ class GrammarCommand : public Command {
     o.text("--schema", schema_, "FILE", "a JSON Schema; - reads standard input");
     o.text("--regex", regex_, "REGEX", "a regular expression, RE2-like, for the whole text");
     o.text("--ebnf", ebnf_, "FILE", "a grammar in GBNF; - reads standard input");
+    o.text("--structural-tag", tags_, "FILE",
+           "text with tags, as JSON: {\"triggers\", \"structures\"}; - reads standard input");
     o.text("--formats", formats_, "HOW",
            "what `format` in a schema does: assert, or annotate (nothing)");
     o.group("Texts");
@@ -107,10 +109,13 @@ class GrammarCommand : public Command {
     if (formats_ != "assert" && formats_ != "annotate")
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("expected assert or annotate, found \"{}\"", formats_), "--formats");
-    const int sources = (schema_ ? 1 : 0) + (regex_ ? 1 : 0) + (ebnf_ ? 1 : 0) + (jsonl_ ? 1 : 0);
+    const int sources =
+        (schema_ ? 1 : 0) + (regex_ ? 1 : 0) + (ebnf_ ? 1 : 0) + (tags_ ? 1 : 0) + (jsonl_ ? 1 : 0);
     if (sources != 1)
-      return wrong(fmt::format("expected one of --schema, --regex, --ebnf and --jsonl, found {}",
-                               sources == 0 ? "none" : "several"));
+      return wrong(
+          fmt::format("expected one of --schema, --regex, --ebnf, --structural-tag and "
+                      "--jsonl, found {}",
+                      sources == 0 ? "none" : "several"));
     DEEPMINT_TRY(width, number("--width", width_, 10'000'000));
     DEEPMINT_TRY(count, number("--count", count_, 100'000));
     n_samples_ = count;
@@ -175,8 +180,10 @@ class GrammarCommand : public Command {
       place_ = "--regex";
       return out;
     }
-    out.kind = schema_ ? grammar::SpecKind::kJsonSchema : grammar::SpecKind::kEbnf;
-    place_ = schema_ ? *schema_ : *ebnf_;
+    out.kind = schema_ ? grammar::SpecKind::kJsonSchema
+               : tags_ ? grammar::SpecKind::kStructuralTag
+                       : grammar::SpecKind::kEbnf;
+    place_ = schema_ ? *schema_ : tags_ ? *tags_ : *ebnf_;
     DEEPMINT_TRY(text, read_text(place_, grammar::kMaxSpecBytes));
     out.text = std::move(text);
     return out;
@@ -326,9 +333,13 @@ class GrammarCommand : public Command {
     } else if (const json::Value* ebnf = parsed->find("ebnf"); ebnf && ebnf->is_string()) {
       source.kind = grammar::SpecKind::kEbnf;
       source.text = ebnf->as_string();
+    } else if (const json::Value* tags = parsed->find("structural_tag")) {
+      source.kind = grammar::SpecKind::kStructuralTag;
+      source.text = json::dump(*tags);
     } else {
       refused({ErrorCode::kInvalidArgument,
-               "expected \"schema\", or \"regex\" or \"ebnf\" with a string", in.place()});
+               "expected \"schema\" or \"structural_tag\", or \"regex\" or \"ebnf\" with a string",
+               in.place()});
       w.key("tests").begin_array().end_array().end_object();
       return {};
     }
@@ -413,7 +424,7 @@ class GrammarCommand : public Command {
   }
 
   std::string action_;
-  std::optional<std::string> schema_, regex_, ebnf_, instance_, tokenizer_path_;
+  std::optional<std::string> schema_, regex_, ebnf_, tags_, instance_, tokenizer_path_;
   std::string formats_ = "assert", width_ = "0", count_ = "10", seed_ = "1";
   uint64_t n_samples_ = 10;
   std::mt19937_64 rng_;

@@ -1,7 +1,9 @@
 // deepmint run: one prompt, one answer.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
+#include <iterator>
 
 #include "cli/command.h"
 #include "cli/commands.h"
@@ -45,6 +47,8 @@ class Run : public Command {
            "the reply is JSON that satisfies this JSON Schema (docs/structured-output.md)");
     o.text("--regex", regex_, "RE", "the reply matches this regular expression from end to end");
     o.text("--grammar", grammar_, "FILE", "the reply is in the language of this GBNF grammar");
+    o.text("--structural-tag", tags_, "FILE",
+           "the reply is text with these tags, as JSON: {\"triggers\", \"structures\"}");
     o.flag("--json", json_,
            "one JSON object at the end: text, ids, usage, seed, timings, instruction set");
     o.text("--logprobs", logprobs_, "N",
@@ -59,7 +63,7 @@ class Run : public Command {
 
   std::string model_;
   std::optional<std::string> prompt_, system_, ids_, logprobs_, chat_template_;
-  std::optional<std::string> schema_, regex_, grammar_;
+  std::optional<std::string> schema_, regex_, grammar_, tags_;
   std::vector<std::string> stop_;
   bool raw_ = false, json_ = false;
 };
@@ -74,8 +78,10 @@ Status Run::check() const {
     return conflict("--system needs the chat template, which --raw and --ids leave out");
   if (chat_template_ && (raw_ || ids_))
     return conflict("--chat-template makes the prompt, which --raw and --ids give as it is");
-  if (int{schema_.has_value()} + int{regex_.has_value()} + int{grammar_.has_value()} > 1)
-    return conflict("expected one of --schema, --regex and --grammar");
+  if (int{schema_.has_value()} + int{regex_.has_value()} + int{grammar_.has_value()} +
+          int{tags_.has_value()} >
+      1)
+    return conflict("expected one of --schema, --regex, --grammar and --structural-tag");
   if (logprobs_ && !json_) return conflict("--logprobs needs --json");
   return {};
 }
@@ -104,20 +110,26 @@ Result<std::vector<TokenId>> Run::prompt_tokens(const OpenModel& open) const {
 
 // What the reply must look like, or null. Compiled before the model is asked anything.
 Result<std::shared_ptr<TokenMask>> Run::mask(const OpenModel& open) const {
-  const bool from_file = schema_ || grammar_;
-  if (!from_file && !regex_) return std::shared_ptr<TokenMask>();
-  const std::string_view option = schema_ ? "--schema" : regex_ ? "--regex" : "--grammar";
-  grammar::Spec spec{schema_  ? grammar::SpecKind::kJsonSchema
-                     : regex_ ? grammar::SpecKind::kRegex
-                              : grammar::SpecKind::kEbnf,
-                     regex_.value_or("")};
+  struct Source {
+    std::string_view option;
+    grammar::SpecKind kind;
+    const std::optional<std::string>& given;
+  };
+  const Source sources[] = {{"--schema", grammar::SpecKind::kJsonSchema, schema_},
+                            {"--regex", grammar::SpecKind::kRegex, regex_},
+                            {"--grammar", grammar::SpecKind::kEbnf, grammar_},
+                            {"--structural-tag", grammar::SpecKind::kStructuralTag, tags_}};
+  const auto* source = std::find_if(std::begin(sources), std::end(sources),
+                                    [](const Source& s) { return s.given.has_value(); });
+  if (source == std::end(sources)) return std::shared_ptr<TokenMask>();
+  const std::string_view option = source->option;
+  grammar::Spec spec{source->kind, *source->given};
   std::string place(option);
-  if (from_file) {
-    const std::string& path = schema_ ? *schema_ : *grammar_;
-    DEEPMINT_TRY(file, MappedFile::open(path));
+  if (source->kind != grammar::SpecKind::kRegex) {
+    place = spec.text;
+    DEEPMINT_TRY(file, MappedFile::open(place));
     const auto bytes = file.bytes();
     spec.text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    place = path;
   }
   DEEPMINT_CHECK_OK(open.need_tokenizer(option));
   GrammarMasks grammars(open.loaded.tokenizer, static_cast<size_t>(open.engine->info().vocab_size),

@@ -19,6 +19,8 @@ std::string_view to_string(SpecKind kind) {
       return "json_object";
     case SpecKind::kChoice:
       return "choice";
+    case SpecKind::kStructuralTag:
+      return "structural_tag";
   }
   return "?";
 }

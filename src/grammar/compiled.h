@@ -18,11 +18,11 @@
 
 namespace deepmint::grammar {
 
-enum class SpecKind { kJsonSchema, kRegex, kEbnf, kJsonObject, kChoice };
+enum class SpecKind { kJsonSchema, kRegex, kEbnf, kJsonObject, kChoice, kStructuralTag };
 std::string_view to_string(SpecKind kind);  // "json_schema", "regex", "ebnf", "json_object", …
 
 // text: the schema, the pattern, the grammar; empty for kJsonObject; a JSON array of strings for
-// kChoice.
+// kChoice; JSON as structural_tag.h has it for kStructuralTag.
 struct Spec {
   SpecKind kind = SpecKind::kJsonSchema;
   std::string text;
@@ -56,6 +56,8 @@ class Compiled {
 // Errors: kInvalidArgument (malformed), kUnsupported (not done exactly), kTooLarge (a limit);
 // `where` is a JSON pointer ("#/properties/a"), "line:column" or "character N".
 Result<Grammar> compile_grammar(const Spec& spec);
+// The same inside a larger grammar; a part that no text satisfies shows in build().
+Result<Symbol> add_spec(GrammarBuilder& builder, const Spec& spec);
 Result<std::shared_ptr<const Compiled>> compile(const Spec& spec,
                                                 std::shared_ptr<const Vocabulary> vocabulary);
 

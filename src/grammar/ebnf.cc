@@ -380,10 +380,10 @@ class Reader {
 // Rules to symbols: what is regular and small becomes a lexeme.
 class Lowering {
  public:
-  explicit Lowering(const Reader& in)
-      : in_(in), lexeme_(in.rules().size()), symbol_(in.rules().size()) {}
+  Lowering(const Reader& in, GrammarBuilder& builder)
+      : in_(in), g_(builder), lexeme_(in.rules().size()), symbol_(in.rules().size()) {}
 
-  Result<Grammar> run() {
+  Symbol run() {
     find_lexemes();
     // Only what the root reaches: a rule that nobody uses need not mean anything.
     const Symbol root = symbol(in_.root());
@@ -397,8 +397,7 @@ class Lowering {
         g_.add(*symbol_[rule], {lower(*in_.rules()[rule].body)});
       }
     }
-    g_.set_start(root);
-    return g_.build();
+    return root;
   }
 
  private:
@@ -550,7 +549,7 @@ class Lowering {
   }
 
   const Reader& in_;
-  GrammarBuilder g_;
+  GrammarBuilder& g_;
   std::vector<std::optional<RegexId>> lexeme_;  // per rule
   std::vector<std::optional<Symbol>> symbol_;   // per rule
   std::unordered_map<uint32_t, std::optional<Lexeme>> known_;
@@ -559,10 +558,17 @@ class Lowering {
 
 }  // namespace
 
-Result<Grammar> compile_ebnf(std::string_view text) {
+Result<Symbol> add_ebnf(GrammarBuilder& builder, std::string_view text) {
   Reader reader(text);
   DEEPMINT_CHECK_OK(reader.run());
-  return Lowering(reader).run();
+  return Lowering(reader, builder).run();
+}
+
+Result<Grammar> compile_ebnf(std::string_view text) {
+  GrammarBuilder builder;
+  DEEPMINT_TRY(root, add_ebnf(builder, text));
+  builder.set_start(root);
+  return builder.build();
 }
 
 }  // namespace deepmint::grammar

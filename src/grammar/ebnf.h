@@ -11,6 +11,7 @@
 
 namespace deepmint::grammar {
 
+Result<Symbol> add_ebnf(GrammarBuilder& builder, std::string_view text);  // the root's symbol
 Result<Grammar> compile_ebnf(std::string_view text);
 
 }  // namespace deepmint::grammar

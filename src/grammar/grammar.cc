@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/names.h"
 
@@ -119,6 +120,53 @@ void GrammarBuilder::set_start(Symbol start) {
   has_start_ = true;
 }
 
+GrammarBuilder::Productive GrammarBuilder::find_productive(
+    std::span<const uint8_t> terminal_ok) const {
+  const size_t n = names_.size();
+  Productive out{std::vector<uint8_t>(n, 0), std::vector<uint8_t>(productions_.size(), 0)};
+  std::vector<std::vector<uint32_t>> uses(n);  // productions by nonterminal of their right side
+  std::vector<uint32_t> waiting(productions_.size(), 0), queue;
+  std::vector<uint8_t> bad(productions_.size(), 0);
+  const auto settle = [&](uint32_t p) {
+    out.productions[p] = 1;
+    const uint32_t lhs = productions_[p].lhs;
+    if (std::exchange(out.nonterminals[lhs], 1) == 0) queue.push_back(lhs);
+  };
+  for (uint32_t p = 0; p < productions_.size(); ++p) {
+    const Production& production = productions_[p];
+    for (uint32_t i = 0; i < production.size; ++i) {
+      const Symbol s = rhs_[production.begin + i];
+      if (s.kind == SymbolKind::kTerminal) bad[p] |= !terminal_ok[s.index];
+      if (s.kind != SymbolKind::kNonterminal) continue;
+      ++waiting[p];
+      uses[s.index].push_back(p);
+    }
+    if (waiting[p] == 0 && !bad[p]) settle(p);
+  }
+  while (!queue.empty()) {
+    const uint32_t done = queue.back();
+    queue.pop_back();
+    for (const uint32_t p : uses[done])
+      if (--waiting[p] == 0 && !bad[p]) settle(p);
+  }
+  return out;
+}
+
+size_t GrammarBuilder::first_empty(std::span<const Symbol> symbols) {
+  std::vector<uint8_t> terminal_ok(terminals_.size(), 0);
+  for (size_t t = 0; t < terminals_.size() && !exhausted(); ++t)
+    terminal_ok[t] = !regexes_.empty(terminals_[t]);
+  const Productive found = find_productive(terminal_ok);
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    const Symbol s = symbols[i];
+    if (s.kind == SymbolKind::kNonterminal
+            ? !found.nonterminals[s.index]
+            : s.kind == SymbolKind::kTerminal && !terminal_ok[s.index])
+      return i;
+  }
+  return symbols.size();
+}
+
 Result<Grammar> GrammarBuilder::build() {
   if (has_start_ && start_.kind != SymbolKind::kNonterminal) {
     const Symbol root = nonterminal();
@@ -155,45 +203,20 @@ Result<Grammar> GrammarBuilder::build() {
   if (!has_start_) return fail(ErrorCode::kInvalidArgument, "the grammar has no start rule");
 
   const size_t n = names_.size();
-  std::vector<std::vector<uint32_t>> uses(n);  // productions by nonterminal of their right side
-  std::vector<uint32_t> waiting(productions_.size(), 0);
-  std::vector<uint8_t> productive(n, 0), defined(n, 0), bad(productions_.size(), 0);
-  std::vector<uint32_t> queue;
-  for (size_t p = 0; p < productions_.size(); ++p) {
-    const Production& production = productions_[p];
-    defined[production.lhs] = 1;
-    for (uint32_t i = 0; i < production.size; ++i) {
-      const Symbol s = rhs_[production.begin + i];
-      if (s.kind == SymbolKind::kTerminal) bad[p] |= !terminal_ok[s.index];
-      if (s.kind != SymbolKind::kNonterminal) continue;
-      ++waiting[p];
-      uses[s.index].push_back(static_cast<uint32_t>(p));
-    }
-    if (waiting[p] == 0 && !bad[p] && !productive[production.lhs]) {
-      productive[production.lhs] = 1;
-      queue.push_back(production.lhs);
-    }
-  }
+  std::vector<uint8_t> defined(n, 0);
+  for (const Production& production : productions_) defined[production.lhs] = 1;
   for (size_t i = 0; i < n; ++i)
     if (!defined[i])
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("rule {} is used but not defined", quote_name(names_[i])));
-  while (!queue.empty()) {
-    const uint32_t done = queue.back();
-    queue.pop_back();
-    for (const uint32_t p : uses[done])
-      if (--waiting[p] == 0 && !bad[p] && !productive[productions_[p].lhs]) {
-        productive[productions_[p].lhs] = 1;
-        queue.push_back(productions_[p].lhs);
-      }
-  }
+  const auto [productive, usable] = find_productive(terminal_ok);
   if (!productive[start_.index])
     return fail(ErrorCode::kInvalidArgument, "nothing satisfies it: the language is empty");
 
   // Reachable through productive productions, renumbered in that order.
   std::vector<std::vector<uint32_t>> of(n);
   for (size_t p = 0; p < productions_.size(); ++p)
-    if (waiting[p] == 0 && !bad[p]) of[productions_[p].lhs].push_back(static_cast<uint32_t>(p));
+    if (usable[p]) of[productions_[p].lhs].push_back(static_cast<uint32_t>(p));
   constexpr uint32_t kNone = 0xffffffffu;
   std::vector<uint32_t> number(n, kNone), order{start_.index};
   number[start_.index] = 0;

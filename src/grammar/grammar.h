@@ -95,6 +95,10 @@ class GrammarBuilder {
 
   void set_start(Symbol start);
 
+  // The first of `symbols` that generates no text, or their number: for errors that name the part
+  // at fault, where build() would leave it out and all that needs it. Meaningless once exhausted().
+  size_t first_empty(std::span<const Symbol> symbols);
+
   bool exhausted() const { return exhausted_ || regexes_.exhausted(); }
 
   // Checks and flattens; the builder is spent. kInvalidArgument: no start, a nonterminal without
@@ -105,6 +109,10 @@ class GrammarBuilder {
   struct Production {
     uint32_t lhs, begin, size;
   };
+  struct Productive {
+    std::vector<uint8_t> nonterminals, productions;
+  };
+  Productive find_productive(std::span<const uint8_t> terminal_ok) const;
   Symbol twice(Symbol s);
   Symbol exactly(Symbol s, uint32_t n);
   Symbol at_most(Symbol s, uint32_t n);

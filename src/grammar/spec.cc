@@ -9,24 +9,17 @@
 #include "grammar/ebnf.h"
 #include "grammar/json_schema.h"
 #include "grammar/regex_parser.h"
+#include "grammar/structural_tag.h"
 
 namespace deepmint::grammar {
 
 namespace {
 
-Result<Grammar> compile_regex(std::string_view pattern) {
-  GrammarBuilder builder;
-  DEEPMINT_TRY(id, parse_regex(builder.regexes(), pattern, {}));
-  builder.set_start(builder.terminal(id));
-  return builder.build();
-}
-
-Result<Grammar> compile_choice(std::string_view text) {
+Result<Symbol> add_choice(GrammarBuilder& builder, std::string_view text) {
   DEEPMINT_TRY(
       list, json::parse(text, {.max_bytes = kMaxSpecBytes, .max_depth = 4, .max_values = 100'000}));
   if (list.kind() != json::Kind::kArray || list.items().empty())
     return fail(ErrorCode::kInvalidArgument, "expected a JSON array of at least one string");
-  GrammarBuilder builder;
   std::vector<RegexId> choices;
   for (size_t i = 0; i < list.items().size(); ++i) {
     const json::Value& item = list.items()[i];
@@ -36,32 +29,53 @@ Result<Grammar> compile_choice(std::string_view text) {
                   fmt::format("#/{}", i));
     choices.push_back(builder.regexes().literal(item.as_string()));
   }
-  builder.set_start(builder.terminal(builder.regexes().alternate(choices)));
-  return builder.build();
+  return builder.terminal(builder.regexes().alternate(choices));
+}
+
+Status check_size(const Spec& spec) {
+  if (spec.text.size() <= kMaxSpecBytes) return {};
+  return fail(ErrorCode::kTooLarge,
+              fmt::format("expected at most {} bytes of {}, found {}", kMaxSpecBytes,
+                          to_string(spec.kind), spec.text.size()));
 }
 
 }  // namespace
 
-Result<Grammar> compile_grammar(const Spec& spec) {
-  if (spec.text.size() > kMaxSpecBytes)
-    return fail(ErrorCode::kTooLarge,
-                fmt::format("expected at most {} bytes of {}, found {}", kMaxSpecBytes,
-                            to_string(spec.kind), spec.text.size()));
+Result<Symbol> add_spec(GrammarBuilder& builder, const Spec& spec) {
+  DEEPMINT_CHECK_OK(check_size(spec));
   switch (spec.kind) {
-    case SpecKind::kRegex:
-      return compile_regex(spec.text);
+    case SpecKind::kRegex: {
+      DEEPMINT_TRY(id, parse_regex(builder.regexes(), spec.text, {}));
+      return builder.terminal(id);
+    }
     case SpecKind::kEbnf:
-      return compile_ebnf(spec.text);
+      return add_ebnf(builder, spec.text);
     case SpecKind::kChoice:
-      return compile_choice(spec.text);
+      return add_choice(builder, spec.text);
     case SpecKind::kJsonSchema: {
       DEEPMINT_TRY(schema, json::parse(spec.text, {.max_bytes = kMaxSpecBytes}));
-      return compile_json_schema(schema);
+      return add_json_schema(builder, schema);
     }
     case SpecKind::kJsonObject:
-      return compile_json_object();
+      return add_json_object(builder);
+    case SpecKind::kStructuralTag: {
+      DEEPMINT_TRY(tags, parse_structural_tags(spec.text));
+      return add_structural_tags(builder, tags);
+    }
   }
   return fail(ErrorCode::kInternal, "a specification of no known kind");
+}
+
+Result<Grammar> compile_grammar(const Spec& spec) {
+  DEEPMINT_CHECK_OK(check_size(spec));
+  if (spec.kind == SpecKind::kJsonSchema) {  // says itself that no value satisfies a schema
+    DEEPMINT_TRY(schema, json::parse(spec.text, {.max_bytes = kMaxSpecBytes}));
+    return compile_json_schema(schema);
+  }
+  GrammarBuilder builder;
+  DEEPMINT_TRY(start, add_spec(builder, spec));
+  builder.set_start(start);
+  return builder.build();
 }
 
 Result<std::shared_ptr<const Compiled>> compile(const Spec& spec,
