@@ -8,7 +8,6 @@
 
 #include "core/names.h"
 #include "grammar/json_schema.h"
-#include "grammar/regex_parser.h"
 #include "grammar/schema_document.h"
 #include "grammar/schema_space.h"
 
@@ -32,6 +31,10 @@ class Builder {
       calls.push_back(*one);
     }
     if (calls.empty()) return fail(ErrorCode::kInvalidArgument, "expected at least one tool");
+    const size_t empty = g_.first_empty(calls);
+    if (empty < calls.size() && !g_.exhausted())
+      return fail(ErrorCode::kInvalidArgument, "expected parameters that some call satisfies",
+                  fmt::format("tools[{}]", empty));
     const Symbol any_call = g_.choice(calls);
     const Symbol more = g_.sequence({g_.literal("\n"), any_call});
     const Symbol list =
@@ -46,7 +49,7 @@ class Builder {
     } else if (options_.required) {
       g_.set_start(block(g_.literal("\n\n<")));
     } else if (options_.answer) {
-      DEEPMINT_TRY(answer, answer_symbol(*options_.answer));
+      DEEPMINT_TRY(answer, add_spec(g_, *options_.answer));
       g_.set_start(g_.choice({answer, block(g_.literal("\n\n<"))}));
     } else {
       // Any text up to a `<` that the mark follows, or text to the end.
@@ -60,24 +63,6 @@ class Builder {
     return g_.terminal(g_.regexes().concat(text_, g_.regexes().literal(end)));
   }
   Symbol json_any() { return *add_json_schema(g_, json::Value(true)); }
-
-  Result<Symbol> answer_symbol(const Spec& spec) {
-    switch (spec.kind) {
-      case SpecKind::kJsonObject:
-        return add_json_object(g_);
-      case SpecKind::kJsonSchema: {
-        DEEPMINT_TRY(schema, json::parse(spec.text, {.max_bytes = kMaxSpecBytes}));
-        return add_json_schema(g_, schema);
-      }
-      case SpecKind::kRegex: {
-        DEEPMINT_TRY(id, parse_regex(g_.regexes(), spec.text, {}));
-        return g_.terminal(id);
-      }
-      default:
-        return fail(ErrorCode::kUnsupported,
-                    fmt::format("an answer of kind {} beside tools", to_string(spec.kind)));
-    }
-  }
 
   // A name that can stand between quotes in the markup.
   static Status check_name(const std::string& name) {
@@ -103,7 +88,11 @@ class Builder {
   Result<Symbol> call(const ToolSignature& tool) {
     DEEPMINT_CHECK_OK(check_name(tool.name));
     Symbol parameters{};
-    if (tool.strict) {
+    if (tool.input) {
+      auto input = add_spec(g_, *tool.input);
+      if (!input) return tl::unexpected(std::move(input).error().at("format"));
+      parameters = parameter(g_.regexes().literal("input"), "true", closed(*input));
+    } else if (tool.strict) {
       DEEPMINT_TRY(typed, strict_parameters(tool.parameters));
       parameters = typed;
     } else {

@@ -27,6 +27,8 @@ struct ToolSignature {
   std::string name;
   json::Value parameters;  // JSON Schema of an object; null: none
   bool strict = false;     // false: any parameters
+  // A custom tool: its one parameter is the string "input", and this is what it must be.
+  std::optional<Spec> input = {};
 };
 
 struct ToolCallOptions {

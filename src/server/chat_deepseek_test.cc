@@ -279,6 +279,22 @@ TEST_F(DeepSeek, AFormatOrAForcedCallBindsBehindTheThinking) {
   EXPECT_EQ(prefix(forced, "why?</think>" + calls), "why?</think>" + calls + end);
   EXPECT_EQ(prefix(forced, "</think>no"), "</think>");
 
+  json custom = {{"type", "custom"},
+                 {"custom",
+                  {{"name", "exec"},
+                   {"format",
+                    {{"type", "grammar"},
+                     {"grammar", {{"syntax", "regex"}, {"definition", "ls( -[a-z])?"}}}}}}}};
+  const auto exec = [](const std::string& input) {
+    return "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"exec\">\n<｜DSML｜ parameter "
+           "name=\"input\" string=\"true\">" +
+           input + "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
+  };
+  const json with_custom = {{"tools", {custom}}};
+  EXPECT_EQ(prefix(with_custom, "</think>" + exec("ls -l")), "</think>" + exec("ls -l") + end);
+  EXPECT_EQ(prefix(with_custom, "</think>" + exec("rm")),
+            "</think>" + exec("rm").substr(0, exec("rm").find("rm")));
+
   whole(chat_body({{"response_format", format["response_format"]}, {"n", 2}}));
   const auto requests = engine_->requests();
   EXPECT_NE(requests.end()[-1].mask, requests.end()[-2].mask);  // each choice is on its own
@@ -291,7 +307,8 @@ TEST_F(DeepSeek, WhatIsNotServedIsRefusedInOneLine) {
   EXPECT_THAT(
       refusal(
           {{"tools", {{{"type", "custom"}, {"custom", {{"name", "exec"}, {"format", grammar}}}}}}}),
-      HasSubstr("tools with a grammar cannot be enforced here"));
+      HasSubstr(
+          "tools[0].format.syntax: expected \"regex\": grammars in \"lark\" are not supported"));
   EXPECT_THAT(
       refusal({{"tools",
                 {{{"type", "function"},

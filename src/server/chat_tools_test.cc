@@ -118,23 +118,81 @@ TEST_F(ChatTools, APromptThatOpensTheThinkingBlock) {
   EXPECT_EQ(reply["choices"][0]["message"]["content"], "yes");
 }
 
-TEST_F(ChatTools, GuaranteesOfCallsAreRefused) {
+// Of a text: what the engine may sample of it, and then the end of the reply.
+TEST_F(ChatTools, StrictToolsAndForcedCallsAreEnforced) {
+  start_saying("x");
+  const auto prefix = [&](const json& body, const std::string& text) {
+    whole(body);
+    const auto mask = engine_->requests().back().mask;
+    if (mask == nullptr) return std::string("no mask");
+    std::vector<TokenId> ids = bytes_of(text);
+    ids.push_back(kImEnd);
+    const size_t n = deepmint::testing::admitted(*mask, ids);
+    return n == ids.size() ? "all" : text.substr(0, n);
+  };
+  const std::string call =
+      "<tool_call>\n{\"name\": \"find\", \"arguments\": {\"q\": 7}}\n</tool_call>";
+  const json forced = with_tools({{"tool_choice", "required"}});
+  EXPECT_EQ(prefix(forced, call), "all");
+  EXPECT_EQ(prefix(forced, "<think>\nwhy?\n</think>\n\n" + call + "\n" + call), "all");
+  EXPECT_EQ(prefix(forced, "no"), "");
+  EXPECT_EQ(prefix(forced, call + "\nno"), call + "\n");
+  json once = forced;
+  once["parallel_tool_calls"] = false;
+  EXPECT_EQ(prefix(once, call), "all");
+  EXPECT_EQ(prefix(once, call + "\n" + call), call);
+  json named = forced;
+  named["tools"].push_back({{"type", "function"}, {"function", {{"name", "other"}}}});
+  named["tool_choice"] = {{"type", "function"}, {"function", {{"name", "other"}}}};
+  EXPECT_EQ(prefix(named, call), "<tool_call>\n{\"name\": \"");
+
+  json strict = chat_body();
+  strict["tools"] = {{{"type", "function"},
+                      {"function",
+                       {{"name", "find"},
+                        {"strict", true},
+                        {"parameters",
+                         {{"type", "object"},
+                          {"properties", {{"q", {{"type", "integer"}, {"maximum", 7}}}}},
+                          {"required", {"q"}},
+                          {"additionalProperties", false}}}}}}};
+  EXPECT_EQ(prefix(strict, "Well: " + call + " done"), "all");
+  EXPECT_EQ(prefix(strict, "no call"), "all");
+  EXPECT_EQ(
+      prefix(strict, "<tool_call>{\"name\": \"find\", \"arguments\": {\"q\": 8}}</tool_call>"),
+      "<tool_call>{\"name\": \"find\", \"arguments\": {\"q\": ");
+  strict["response_format"] = {{"type", "regex"}, {"regex", "yes|no"}};
+  EXPECT_EQ(prefix(strict, call), "all");
+  EXPECT_EQ(prefix(strict, "yes"), "all");
+  EXPECT_EQ(prefix(strict, "maybe"), "");
+}
+
+TEST_F(ChatTools, AGuaranteeThatCannotBeKeptIsRefused) {
   start_saying("x");
   const auto error = [&](const json& body) {
     const auto reply = chat(body);
     EXPECT_EQ(reply.status, 400) << reply.body;
     return json::parse(reply.body)["error"];
   };
-  const json forced = error(with_tools({{"tool_choice", "required"}}));
-  EXPECT_EQ(forced["message"],
-            R"(tool_choice: a call cannot be forced here; expected "none" or "auto")");
-  EXPECT_EQ(forced["param"], "tool_choice");
-  const json strict = error(chat_body(
-      {{"tools", {{{"type", "function"}, {"function", {{"name", "f"}, {"strict", true}}}}}}}));
-  EXPECT_EQ(strict["message"],
-            "tools: strict tools and tools with a grammar cannot be enforced here; expected tools "
-            "without strict and without a grammar format");
-  EXPECT_EQ(strict["param"], "tools");
+  json strict = with_tools();
+  strict["tools"][0]["function"]["strict"] = true;
+  strict["tools"][0]["function"]["parameters"] = {{"type", "object"},
+                                                  {"properties", {{"a", {{"pattern", "(?=x)"}}}}}};
+  const json pattern = error(strict);
+  EXPECT_THAT(std::string(pattern["message"]),
+              ::testing::StartsWith("tools[0]: parameters: #/properties/a/pattern"));
+  EXPECT_EQ(pattern["param"], "tools[0]");
+
+  start([](const GenerationRequest&) { return Play{}; }, {},
+        deepmint::testing::ScriptedEngine::Mode::kFree,
+        [](ServedModel& m) {
+          m.chat = recipe::load_chat_template("{{ tools }}[TOOL_CALLS]", "test", *m.tokenizer);
+        });
+  const json family = error(with_tools({{"tool_choice", "required"}}));
+  EXPECT_EQ(family["message"],
+            "tool_choice: strict tools and forced calls cannot be enforced for this model's "
+            "family; expected tools without strict, and \"none\" or \"auto\" as tool_choice");
+  EXPECT_EQ(family["param"], "tool_choice");
   EXPECT_TRUE(engine_->requests().empty());
 }
 

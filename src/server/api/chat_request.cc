@@ -327,8 +327,11 @@ Status read_tools(const Fields& fields, ChatRequest& out) {
                 "tool_choice");
   if (choice.none || kept.empty()) return {};
   out.variables.tools = json::Value(std::move(kept));
-  if (!strict && !choice.required) return {};
+  bool parallel = true;
+  DEEPMINT_CHECK_OK(fields.boolean("parallel_tool_calls", parallel));
+  if (!strict && !choice.required && parallel) return {};
   OutputConstraint constraint;
+  constraint.single_call = !parallel;
   constraint.kind = choice.required ? OutputConstraint::Kind::kToolCallsRequired
                                     : OutputConstraint::Kind::kToolCalls;
   constraint.schema = json::dump(out.variables.tools);

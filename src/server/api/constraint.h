@@ -20,8 +20,8 @@ namespace deepmint {
 // Only what the client was promised (must_enforce) is enforced; the rest, which the prompt asks for
 // in words, gives null. Errors name the request's field in `where`, and in it the place in the
 // schema or expression: kInvalidArgument and kUnsupported as grammar::compile has them,
-// kUnsupported for calls of a model that is not DeepSeek and for tools with a grammar. Compiles on
-// the caller's thread.
+// kUnsupported for calls of a family whose markup is not known here and for tools with a grammar
+// other than a regular expression. Compiles on the caller's thread.
 Result<std::shared_ptr<TokenMask>> make_token_mask(const recipe::OutputConstraint& constraint,
                                                    const ServedModel& model);
 
