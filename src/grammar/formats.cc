@@ -64,22 +64,10 @@ std::string ipv6_pattern() {  // RFC 3986's IPv6address
   return out;
 }
 
-// RFC 1123. Labels whose third and fourth character are hyphens are left out: they are reserved
-// for encodings (xn--) whose content would have to be valid as well.
-constexpr std::string_view kLabel = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
-constexpr std::string_view kReservedLabel = "[A-Za-z0-9][A-Za-z0-9-]--[A-Za-z0-9-]*";
-
 RegexId parse(RegexSet& set, std::string_view pattern) {
   Result<RegexId> out = parse_regex(set, pattern, {});
   DEEPMINT_CHECK(out.has_value() || set.exhausted());  // our own pattern
   return out ? *out : set.none();
-}
-
-RegexId hostname(RegexSet& set) {
-  const RegexId label =
-      set.intersect(parse(set, kLabel), set.complement(parse(set, kReservedLabel)));
-  const RegexId name = set.concat(label, set.star(set.concat(set.literal("."), label)));
-  return set.intersect(name, set.repeat(set.bytes(ByteSet::range(0x21, 0x7e)), 1, 253));
 }
 
 RegexId email(RegexSet& set) {  // RFC 5321's Mailbox
@@ -91,7 +79,7 @@ RegexId email(RegexSet& set) {  // RFC 5321's Mailbox
   const RegexId short_local =
       set.intersect(local, set.repeat(set.bytes(ByteSet::range(0x20, 0x7e)), 1, 64));
   return set.concat(
-      std::array{short_local, set.literal("@"), set.alternate(hostname(set), address)});
+      std::array{short_local, set.literal("@"), set.alternate(set.host_name(), address)});
 }
 
 // RFC 3986, and RFC 3987 for iri: `wide` adds the characters above ASCII.
@@ -158,7 +146,7 @@ constexpr std::array kFormats = {
     Format{"duration", [](RegexSet& s) { return parse(s, kDuration); }},
     Format{"email", email},
     Format{"idn-email", nullptr},
-    Format{"hostname", hostname},
+    Format{"hostname", [](RegexSet& set) { return set.host_name(); }},
     Format{"idn-hostname", nullptr},
     Format{"ipv4", [](RegexSet& s) { return parse(s, ipv4_pattern()); }},
     Format{"ipv6", [](RegexSet& s) { return parse(s, ipv6_pattern()); }},

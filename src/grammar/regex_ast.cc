@@ -478,6 +478,9 @@ RegexId RegexSet::derive(RegexId a, uint8_t byte) {
     case Kind::kDecimalMultiple:
       out = derive_decimal(n, byte);
       break;
+    case Kind::kHostName:
+      out = derive_host(n, byte);
+      break;
     default:
       break;
   }
@@ -613,7 +616,7 @@ int RegexSet::byte_classes(std::span<const RegexId> roots,
     class_of = next;
     n_classes = count;
   };
-  bool has_json = false, has_decimal = false;
+  bool has_json = false, has_decimal = false, has_host = false;
   while (!stack.empty()) {
     const Node& n = node(stack.back());
     stack.pop_back();
@@ -636,6 +639,9 @@ int RegexSet::byte_classes(std::span<const RegexId> roots,
       case Kind::kDecimalMultiple:
         has_decimal = true;
         break;
+      case Kind::kHostName:
+        has_host = true;
+        break;
       case Kind::kRepeat:
       case Kind::kComplement:
         push(n.a);
@@ -649,6 +655,13 @@ int RegexSet::byte_classes(std::span<const RegexId> roots,
     for (const char c : std::string_view("\"\\/nrtu0123456789abcdef"))
       split(ByteSet::one(static_cast<uint8_t>(c)));
     for (const char c : std::string_view("ABCDEF")) split(ByteSet::one(static_cast<uint8_t>(c)));
+  }
+  if (has_host) {
+    split(ByteSet::one('-'));
+    split(ByteSet::one('.'));
+    split(ByteSet::range('A', 'Z'));
+    for (unsigned byte = '0'; byte <= '9'; ++byte) split(ByteSet::one(byte));
+    for (unsigned byte = 'a'; byte <= 'z'; ++byte) split(ByteSet::one(byte));
   }
   if (has_decimal) {
     split(ByteSet::one('.'));

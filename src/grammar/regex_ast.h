@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -49,6 +50,7 @@ class RegexSet {
     kComplement,
     kJsonString,       // json_nodes.cc
     kDecimalMultiple,  // json_nodes.cc
+    kHostName,         // host_nodes.cc
   };
 
   RegexSet() : RegexSet(Limits()) {}
@@ -80,6 +82,7 @@ class RegexSet {
   // step / 10^places. Leading zeros and an empty part around the point are let through: intersect
   // with the spellings wanted. 1 <= step, places <= 18.
   RegexId decimal_multiple(uint32_t step, uint32_t places);
+  RegexId host_name();  // of the internet, valid xn-- labels included (host_nodes.cc)
 
   bool nullable(RegexId a) const { return node(a).nullable; }  // holds the empty string
   RegexId derivative(RegexId a, uint8_t byte);                 // { w : byte w is in a }
@@ -131,6 +134,9 @@ class RegexSet {
   RegexId derive_json_string(const Node& n, uint8_t byte);
   RegexId decimal_state(uint32_t step, uint32_t residue, uint32_t places, uint32_t place);
   RegexId derive_decimal(const Node& n, uint8_t byte);
+  RegexId host_state(uint32_t used, uint32_t label, uint32_t flags, RegexId encoded);
+  RegexId derive_host(const Node& n, uint8_t byte);
+  std::string literal_text(RegexId a) const;  // of a literal()
   RegexId code_points_of(std::vector<CodePointRange> ranges);
 
   std::vector<Node> nodes_;
