@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the format fuzzers to tests/fuzz/corpus/{gguf,dense_model,safetensors,hf_folder,json,json_schema,seq_state}.
+"""Writes the seeds of the format fuzzers to tests/fuzz/corpus/{gguf,dense_model,safetensors,hf_folder,json,json_schema,grammar_regex,grammar_ebnf,grammar_matcher,seq_state}.
 
     tests/fuzz/make_corpus.py          writes the seeds; files named regression-* are left alone
     tests/fuzz/make_corpus.py --check  exits 1 when a seed differs from what would be written
@@ -238,6 +238,36 @@ def json_schema_seeds():
     return {name: json.dumps(schema, separators=(",", ":")).encode() for name, schema in schemas.items()}
 
 
+# --- regular expressions: a byte of options (1: ECMA, 2: may match anywhere), then the pattern ---
+
+def grammar_regex_seeds():
+    patterns = {
+        "classes": (0, r"[a-z\d_]{2,5}[^\s\x00-\x1f]\pL\p{Greek}?[[:alpha:]]+"), "anchors": (3, r"^a|b$|^(?:c|d$)|(e$)?f*"), "counts": (0, r"(a{0,1000}b{3,}){2}|(?:ab?){7}"),
+        "escapes": (1, r"\u0041\u{1F600}\uD83D\uDE00\cA\0\x41\-\/[\]\-a]"), "flags": (0, r"(?i)abc(?s:.)(?P<n>x)(?<m>y)\Qa*\E\x{10FFFF}"), "refused": (1, r"(?=a)\1\b(?<!x)"),
+        "exponential": (2, r"(a|a)*(a*)*(a|b)*a(a|b){20}"), "unicode": (1, "é[à-ü]日本*\U0001f600|[^é]"), "nested": (0, "(" * 60 + "a" + ")*" * 60), "open": (0, "[a-"),
+    }
+    return {name: bytes([options]) + pattern.encode() for name, (options, pattern) in patterns.items()}
+
+
+# --- EBNF ---
+
+def grammar_ebnf_seeds():
+    grammars = {
+        "arithmetic": 'root ::= root "+" term | term\nterm ::= term "*" atom | atom # comment\natom ::= [0-9]+ | "(" root ")"\n',
+        "counts": 'root ::= ("a" | b){2,4} b{3} "c"{,2} "d"{1,}\nb ::= "b"? [^a-z\\n]* .\n', "hidden": 'root ::= x root y | "a"\nx ::= "" | x\ny ::= "b"?\n',
+        "mutual": 'root ::= a\na ::= b "x" | "y"\nb ::= a "z" | "w"\n', "tokens": 'root ::= "a" <[257]> root | <[258]>\n', "escapes": r'root ::= "\x41\u00e9\U0001F600\n\t\"\\" [\x00-\x1f\]\-]' + "\n",
+        "lines": 'root ::=\n  "a" |\n  # nothing\n  ("b"\n  "c")\n', "empty": 'root ::= root "a"\n', "unknown": 'root ::= x\n', "open": 'root ::= ("a" | [b',
+    }
+    return {name: text.encode() for name, text in grammars.items()}
+
+
+# --- the matcher: the number of a grammar, then pairs of operation and value ---
+
+def grammar_matcher_seeds():
+    walks = {"walk": [(1, 3), (2, 5), (1, 0), (3, 9)] * 6, "back": [(1, 2), (1, 7), (4, 1), (5, 4)] * 6, "cold": [(1, 1), (6, 0), (2, 4), (4, 2), (6, 0)] * 5, "bytes": [(1, 11), (7, 9), (0, 20), (5, 33), (7, 15)] * 5}
+    return {f"{name}-{grammar}": bytes([grammar]) + b"".join(bytes(step) for step in steps) for grammar in range(11) for name, steps in walks.items() if (grammar + len(name)) % 2}
+
+
 # --- sequence state (docs/formats/seqstate.md); the fuzzer puts the checksum right ---
 
 def seq_state(n_tokens, computed, prompt=None, parts=(("kv", 0, 64), ("ring", 1, 64)), version=1, tokens=None):
@@ -268,7 +298,8 @@ def main():
     check = "--check" in sys.argv[1:]
     differing = 0
     for folder, seeds in (("gguf", gguf_seeds()), ("dense_model", dense_model_seeds()), ("safetensors", safetensors_seeds()),
-                          ("hf_folder", hf_folder_seeds()), ("json", json_seeds()), ("json_schema", json_schema_seeds()), ("seq_state", seq_state_seeds())):
+                          ("hf_folder", hf_folder_seeds()), ("json", json_seeds()), ("json_schema", json_schema_seeds()),
+                          ("grammar_regex", grammar_regex_seeds()), ("grammar_ebnf", grammar_ebnf_seeds()), ("grammar_matcher", grammar_matcher_seeds()), ("seq_state", seq_state_seeds())):
         (CORPUS / folder).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             path = CORPUS / folder / name
