@@ -238,6 +238,87 @@ TEST_P(FastOpsTest, HyperConnections) {
   }
 }
 
+// T1 to T3 for the operations whose rows have more than one input: any number of rows, any place
+// among them, and whatever the neighbours hold, a row's bits are those of the row alone.
+TEST_P(FastOpsTest, EveryRowIsItsOwn) {
+  const Config c = config(96);
+  const size_t h = 96;
+  const auto rows_alone = [&](size_t in, size_t out, const RowOp& op) {
+    std::vector<std::unique_ptr<Ops>> ways;
+    for (const int t : {1, 3}) ways.push_back(ops(c, t));
+    expect_rows_alone(this, c, in, out, std::move(ways), op);
+  };
+  // The inputs of a row lie one behind the other; an operation wants each of them together.
+  const auto column = [](const float* in, int64_t m, size_t width, size_t at, size_t n) {
+    std::vector<float> v;
+    for (size_t r = 0; r < static_cast<size_t>(m); ++r)
+      v.insert(v.end(), in + r * width + at, in + r * width + at + n);
+    return v;
+  };
+  {
+    SCOPED_TRACE("collapse");
+    const size_t width = 4 * h + 4;
+    rows_alone(width, h, [&](Arithmetic& a, const float* in, int64_t m, float* out) {
+      a.collapse(column(in, m, width, 0, 4 * h).data(), m, c, column(in, m, width, 4 * h, 4).data(),
+                 out);
+    });
+  }
+  {
+    SCOPED_TRACE("expand");
+    const size_t width = 5 * h + 20;
+    rows_alone(width, 4 * h, [&](Arithmetic& a, const float* in, int64_t m, float* out) {
+      const auto x = column(in, m, width, h, 4 * h);
+      std::copy(x.begin(), x.end(), out);
+      a.expand(column(in, m, width, 0, h).data(), m, c, column(in, m, width, 5 * h, 4).data(),
+               column(in, m, width, 5 * h + 4, 16).data(), out);
+    });
+  }
+  {
+    SCOPED_TRACE("engram");
+    Random random(12);
+    EngramWeights w;
+    w.q_weight = random.bf16(4 * h);
+    w.k_weight = random.bf16(4 * h);
+    const size_t width = 9 * h;
+    rows_alone(width, 4 * h, [&](Arithmetic& a, const float* in, int64_t m, float* out) {
+      const auto x = column(in, m, width, 0, 4 * h);
+      std::copy(x.begin(), x.end(), out);
+      a.engram(out, column(in, m, width, 4 * h, 5 * h).data(), m, c, w);
+    });
+  }
+  {
+    SCOPED_TRACE("rope");
+    const auto inv = ref::inverse_frequencies(32, 160000.0, 16, 65536, 32, 1);
+    for (const int sign : {1, -1})
+      rows_alone(3 * h, 3 * h, [&](Arithmetic& a, const float* in, int64_t m, float* out) {
+        const std::vector<int32_t> positions(static_cast<size_t>(m), 70001);
+        std::vector<float> table(static_cast<size_t>(m) * 32);
+        a.rope_table(positions.data(), m, inv, table.data());
+        std::copy_n(in, static_cast<size_t>(m) * 3 * h, out);
+        a.rope(out, m, 3, 96, 32, table.data(), sign);
+      });
+  }
+  {
+    SCOPED_TRACE("pool");
+    rows_alone(4 * h, h, [&](Arithmetic& a, const float* in, int64_t m, float* out) {
+      std::vector<Arithmetic::Pair> pairs;
+      for (size_t r = 0; r < static_cast<size_t>(m); ++r, in += 4 * h)
+        pairs.push_back({{in, in + h}, {in + 2 * h, in + 3 * h}});
+      a.pool(pairs, 96, out);
+    });
+  }
+  for (const Packing packing : {Packing::kWindow, Packing::kGlobal, Packing::kIndex}) {
+    SCOPED_TRACE("pack " + std::to_string(static_cast<int>(packing)));
+    rows_alone(64, 24, [&](Arithmetic& a, const float* in, int64_t m, float* out) {
+      std::fill_n(out, static_cast<size_t>(m) * 24, 0.0f);
+      std::vector<std::byte*> to;
+      for (size_t r = 0; r < static_cast<size_t>(m); ++r)
+        to.push_back(reinterpret_cast<std::byte*>(out + r * 24));
+      a.pack(packing, in, m, 64, to.data());
+    });
+  }
+}
+
 TEST_P(FastOpsTest, PackingEqualsTheReference) {
   auto fast = ops(config(), 2);
   Random random(4);

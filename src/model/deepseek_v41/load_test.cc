@@ -7,6 +7,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/aligned.h"
@@ -127,6 +128,15 @@ TEST_F(Load, EveryTensorIsNeededUnderItsNameAndType) {
     const std::string shape = with_header([&](ordered_json& h) { h[name]["shape"].push_back(1); });
     EXPECT_NE(shape.find('"' + name + '"'), std::string::npos) << name << ": " << shape;
     EXPECT_NE(shape.find("expected ["), std::string::npos) << shape;
+    // Another type of the same size, so that nothing but the type is wrong.
+    const std::map<std::string, std::string> other = {
+        {"BF16", "F16"}, {"F32", "I32"}, {"F8_E4M3", "U8"}, {"F8_E8M0", "U8"}, {"I8", "U8"}};
+    const std::string type = entry["dtype"].get<std::string>();
+    const std::string mistyped =
+        with_header([&](ordered_json& h) { h[name]["dtype"] = other.at(type); });
+    EXPECT_NE(mistyped.find('"' + name + '"'), std::string::npos) << name << ": " << mistyped;
+    EXPECT_NE(mistyped.find("] " + type + ", found ["), std::string::npos) << mistyped;
+    EXPECT_NE(mistyped.find("] " + other.at(type)), std::string::npos) << mistyped;
   }
   EXPECT_GT(checked, 200u);
 }
