@@ -188,6 +188,29 @@ TEST(CacheManager, WhatWasHitOutlivesAScan) {
   }
 }
 
+// A block that was handed back to probation stays there until it is hit again; that somebody
+// computes it a second time is no hit.
+TEST(CacheManager, ADemotedBlockMustBeHitAgainToBeKept) {
+  CacheSetup s = setup_for(3);
+  s.protected_share = 0.34;  // of 3: one block
+  World w(s);
+  w.live({0, 1});
+  w.live({0, 1});
+  w.live({0, 2});
+  w.live({0, 2});  // takes the place of {0, 1}
+  User twin({0, 1});
+  ASSERT_EQ(w.acquire(twin, Match{}), Acquired::kYes);
+  w.run_block(twin);
+  w.publish(twin);
+  EXPECT_EQ(w.cache->counters().duplicates, 1);
+  w.cache->release(twin.lease, w.now);
+  w.live({0, 3});
+  w.live({0, 4});
+  EXPECT_EQ(w.match(User({0, 1})).hit_blocks, 0u);
+  EXPECT_EQ(w.match(User({0, 2})).hit_blocks, 1u);
+  w.expect_idle();
+}
+
 TEST(CacheManager, AcquireIsAllOrNothing) {
   World w(setup_for(5, 2));
   w.live({0, 1, 2, 3});

@@ -52,6 +52,9 @@ TEST(StateArena, ElementsAreDisjointAndAligned) {
     for (size_t i = 0; i < arena.count(p); ++i) {
       const auto element = arena.element(p, i);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(element.data()) % 64, 0u);
+      // All of them in one allocation.
+      EXPECT_GE(element.data(), arena.base(0));
+      EXPECT_LE(element.data() + element.size(), arena.base(0) + arena.bytes());
       std::memset(element.data(), ++mark, element.size());
     }
   mark = 0;
