@@ -350,6 +350,68 @@ TEST(CacheManager, AFullSnapshotStoreGivesUpWhatWasNotUsed) {
   w.expect_idle();
 }
 
+TEST(CacheManager, ASnapshotIsReplacedByOneOfAnotherTagOnly) {
+  World w(setup_for(8, 2, 2));
+  User u({0, 1});
+  ASSERT_EQ(w.acquire(u, w.match(u)), Acquired::kYes);
+  w.run_block(u);
+  w.publish(u);
+  const auto put = [&](uint32_t tag, uint64_t value) {
+    w.write_slot(u, value);
+    EXPECT_TRUE(w.cache->snapshot_put(u.lease, 1, tag, w.now));
+    w.write_slot(u, 99);
+    EXPECT_EQ(w.match(u).snapshot_tag, tag);
+    EXPECT_TRUE(w.cache->snapshot_get(u.lease, 1, w.now));
+    return w.read_slot(u);
+  };
+  EXPECT_EQ(put(1, 5), 5u);
+  EXPECT_EQ(put(1, 6), 5u);  // the same state by definition: not copied again
+  EXPECT_EQ(put(2, 7), 7u);
+  EXPECT_EQ(w.cache->counters().snapshots_stored, 1);
+  // clear() leaves the blocks that somebody holds, and no snapshot.
+  w.cache->clear();
+  EXPECT_EQ(w.match(u).hit_blocks, 1u);
+  EXPECT_EQ(w.match(u).snapshot_blocks, 0u);
+  EXPECT_EQ(w.cache->report().snapshots_used, 0u);
+  EXPECT_EQ(w.cache->counters().snapshots_evicted, 1);
+  w.cache->release(u.lease, w.now);
+  w.expect_idle();
+}
+
+TEST(CacheManager, CountsWhatHappens) {
+  CacheSetup s = setup_for(4, 2, 1);
+  s.block_ttl = seconds(100);
+  World w(s);
+  w.live({0, 1, 2});
+  w.live({0, 1, 2});
+  w.live({0, 1, 3});
+  EXPECT_EQ(w.cache->report().blocks_protected, 2u);
+  const CacheCounters& c = w.cache->counters();
+  const auto missed = [&](MissReason reason) { return c.misses[static_cast<size_t>(reason)]; };
+  EXPECT_EQ(missed(MissReason::kNeverSeen), 1);
+  EXPECT_EQ(missed(MissReason::kNone), 1);
+  EXPECT_EQ(missed(MissReason::kFirstDivergent), 1);
+  EXPECT_EQ(c.stored, 3);
+  User large({0, 5, 6, 7, 8, 9});
+  EXPECT_EQ(w.acquire(large, w.match(large)), Acquired::kNoBlocks);
+  User a({0, 1}), b({0, 1}), third({0, 1});
+  ASSERT_EQ(w.acquire(a, w.match(a)), Acquired::kYes);
+  ASSERT_EQ(w.acquire(b, w.match(b)), Acquired::kYes);
+  EXPECT_EQ(w.acquire(third, w.match(third)), Acquired::kNoSlot);
+  EXPECT_EQ(c.refused, 2);
+  EXPECT_TRUE(w.cache->snapshot_put(a.lease, 1, 0, w.now));
+  w.cache->release(a.lease, w.now);
+  w.cache->release(b.lease, w.now);
+  EXPECT_EQ(c.acquired, 5);
+  EXPECT_EQ(c.released, 5);
+  w.now += seconds(101);
+  w.cache->sweep(w.now);
+  EXPECT_EQ(c.expired, 3);
+  EXPECT_EQ(c.evicted, 0);
+  EXPECT_EQ(c.snapshots_evicted, 1);  // with its block, before its own time
+  w.expect_idle();
+}
+
 TEST(CacheManager, AForcedCollisionIsAMiss) {
   CacheSetup s = setup_for(64);
   s.hash_bits = 1;  // two blocks at most can be published
