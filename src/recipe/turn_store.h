@@ -1,6 +1,6 @@
 // What a server may remember between requests, as interfaces: the codec itself keeps nothing.
-// MemoryTurnStore is for tests and small servers; the disk store and the sealing key live in the
-// server module. Implementations are thread-safe.
+// MemoryTurnStore is for tests and small servers; a store that outlives the process and the key
+// that seals are the caller's to bring. Implementations are thread-safe.
 #pragma once
 
 #include <list>
