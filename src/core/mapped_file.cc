@@ -187,6 +187,12 @@ void advise_random(std::span<const std::byte> bytes) {
   if (!pages.empty()) madvise(pages.data(), pages.size(), MADV_RANDOM);
 }
 
+void advise_done(std::span<const std::byte> bytes) {
+  const auto begin = (reinterpret_cast<uintptr_t>(bytes.data()) + kPage - 1) / kPage * kPage,
+             end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size()) / kPage * kPage;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 bool read_in(std::span<const std::byte> bytes) {
   const auto pages = pages_of(bytes);
   if (pages.empty()) return true;

@@ -52,6 +52,8 @@ void report_lost_mappings();
 // The same for bytes that lie inside any mapping, and no error when they do not.
 void advise_will_need(std::span<const std::byte> bytes);  // starts reading; does not wait
 void advise_random(std::span<const std::byte> bytes);     // single pages, no read-ahead
+void advise_done(std::span<const std::byte> bytes);  // whole pages leave the process's memory; they
+                                                     // stay in the page cache
 
 // Reads every page of these mapped bytes into memory and waits for it. False when the file cannot
 // give them (it shrank, the disk failed); where the system has no call that tells, touching such a

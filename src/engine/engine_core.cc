@@ -129,11 +129,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const LoadedModel& loaded
                                                        const EngineHooks& hooks) {
   DEEPMINT_CHECK(loaded.model != nullptr);
   std::vector<kvcache::PartSpec> parts = specs_of(*loaded.model);
-  // Weights in mapped files count as available until the page cache is squeezed: not here.
-  const uint64_t available = available_memory(),
-                 mapped = std::min(available, loaded.model->info().mapped_resident_bytes);
   DEEPMINT_TRY(plan,
-               plan_state(config, parts, loaded.model->info().context_tokens, available - mapped));
+               plan_state(config, parts, loaded.model->info().context_tokens, available_memory()));
   if (config.context_tokens == 0 && plan.context_tokens < loaded.model->info().context_tokens)
     log().warn("context is {} tokens, not the model's {}: engine.kv_bytes holds no more",
                plan.context_tokens, loaded.model->info().context_tokens);

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,8 @@ class SafetensorsModel {
 
   const std::vector<TensorView>& tensors() const { return tensors_; }  // sorted by name
   const TensorView* tensor(std::string_view name) const;
+  // From now on the bytes of tensors()[index] are this copy of them, which the caller keeps.
+  void use_copy(size_t index, std::span<const std::byte> copy) { tensors_[index].bytes = copy; }
   const std::vector<MappedFile>& files() const { return files_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 

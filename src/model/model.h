@@ -91,9 +91,6 @@ struct ModelInfo {
   int32_t context_tokens = 0;           // what the checkpoint was made for
   uint64_t weight_bytes = 0;            // in memory, as the kernels read them
   uint64_t weight_bytes_per_token = 0;  // touched by a one-row decode step
-  // Of weights that are used in place in mapped files: memory that the page cache needs for them
-  // beside everything else. The system still counts it as available.
-  uint64_t mapped_resident_bytes = 0;
   // Multiply-adds of a step, for benchmarks: per row, per row that needs logits (the head), and per
   // row for each position that its attention reads. 0 = not stated.
   uint64_t macs_per_row = 0, macs_per_logit_row = 0, macs_per_row_and_position = 0;

@@ -72,26 +72,37 @@ Result<std::unique_ptr<V41Model>> V41Model::load(const std::filesystem::path& fo
   return model;
 }
 
-// Reads in what the plan keeps in memory, and tells the kernel how the rest is used.
+// Copies what the plan keeps in memory to huge pages (a step that streams matrices of some 100 KiB
+// from a file's 4 KiB pages waits for address translation), and tells the kernel how the rest is
+// used.
 Status V41Model::make_resident() {
   uint64_t done = 0;
   const uint64_t total = std::max<uint64_t>(1, plan_.resident_bytes());
-  for (const TensorView& t : files_.tensors()) {
+  for (size_t i = 0; i < files_.tensors().size(); ++i) {
+    const TensorView& t = files_.tensors()[i];
     const TensorUse use = tensor_use(t.name);
     if (use == TensorUse::kEngramTable) advise_random(t.bytes);
     if (use != TensorUse::kDense && !(use == TensorUse::kExpert && plan_.experts_resident))
       continue;
+    kernels::WeightMemory memory(t.bytes.size());
     for (size_t at = 0; at < t.bytes.size(); at += kReadStep) {
       const auto part = t.bytes.subspan(at, std::min(kReadStep, t.bytes.size() - at));
       if (!read_in(part))
         return fail(ErrorCode::kUnavailable, "the file could not be read",
                     fmt::format("tensor \"{}\"", t.name));
+      std::memcpy(memory.data() + at, part.data(), part.size());
+      advise_done(part);
       done += part.size();
       if (options_.progress)
         options_.progress(static_cast<double>(done) / static_cast<double>(total));
     }
+    files_.use_copy(i, {memory.data(), memory.size()});
+    resident_.push_back(std::move(memory));
     if (t.dtype == DType::kF8E8M0) DEEPMINT_CHECK_OK(check_numbers(t));
   }
+  // Views of parts of tensors follow.
+  DEEPMINT_TRY(weights, bind_weights(files_, config_));
+  weights_ = std::move(weights);
   if (plan_.experts_resident) DEEPMINT_CHECK_OK(check_experts(weights_));
   reader_ = std::make_unique<DiskReader>(config_, weights_, !plan_.experts_resident);
   set_hints(reader_.get());
@@ -107,7 +118,6 @@ void V41Model::describe(std::string name, std::span<const std::byte> config_byte
   info_.hidden = c.hidden;
   info_.context_tokens = static_cast<int32_t>(std::min<int64_t>(c.max_positions, INT32_MAX));
   info_.weight_bytes = plan_.footprint.dense + plan_.footprint.experts;
-  info_.mapped_resident_bytes = plan_.resident_bytes();
 
   // A one-row step: all dense weights but the embedding, of which it reads one row; the chosen
   // experts; a row per Engram column.

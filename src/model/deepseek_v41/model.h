@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "core/aligned.h"
+#include "kernels/weight_memory.h"
 #include "model/deepseek_v41/arithmetic.h"
 #include "model/deepseek_v41/disk_reader.h"
 #include "model/deepseek_v41/engram.h"
@@ -105,6 +106,7 @@ class V41Model : public Model {
   Status run_engram(Step& s, size_t which, int layer);
   Status check_engram(const EngramWeights& w, std::span<const int64_t> ids,
                       const float* values) const;
+  void project_queries(Step& s, int layer, std::span<const Arithmetic::Product> others);
   void attention(Step& s, int layer);
   void compress(Step& s, int layer);
   void select(Step& s, int layer);
@@ -116,6 +118,7 @@ class V41Model : public Model {
 
   Config config_;
   SafetensorsModel files_;
+  std::vector<kernels::WeightMemory> resident_;  // the tensors of files_ that steps read whole
   Weights weights_;
   StateLayout layout_;
   std::unique_ptr<Arithmetic> arithmetic_;
