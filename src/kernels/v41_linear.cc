@@ -77,7 +77,7 @@ size_t operand_row_bytes(int64_t k, size_t operand_bytes) {
 // limits, so that the next ones arrive during the products of these.
 constexpr size_t kPanelBytes = size_t{384} << 10, kSmallPanelBytes = size_t{128} << 10;
 constexpr int64_t kFewRows = 32;
-constexpr int64_t kDirectUnit = 64;  // outputs handed out at a time; a multiple of 32
+constexpr int64_t kDirectUnit = 32;  // outputs handed out at a time; a multiple of 32
 
 int64_t panel_outputs(const V41Kernels& kernel, const V41Weights& w, int64_t m) {
   const size_t budget = m <= kFewRows ? kSmallPanelBytes : kPanelBytes;
@@ -121,11 +121,13 @@ V41Args arguments(const V41Product& p) {
 
 // Outputs [begin, end) of a product on this thread.
 void run(const V41Kernels& kernel, const V41Product& p, int64_t begin, int64_t end,
-         std::byte* panel) {
+         std::byte* panel, const std::byte* next) {
   const auto format = static_cast<size_t>(p.w.format);
   V41Args args = arguments(p);
   args.begin = begin;
   args.end = end;
+  args.next = reinterpret_cast<const uint8_t*>(next);
+  args.scratch = reinterpret_cast<uint8_t*>(panel);
   if (args.m <= kernel.direct_rows[static_cast<size_t>(p.w.format)])
     return kernel.direct[format](args);
   const size_t stride = operand_row_bytes(p.w.k, kernel.operand_bytes);
@@ -286,9 +288,35 @@ void V41Workspace::reserve(int64_t max_k, int64_t max_products, ThreadPool& pool
   for (auto& panel : panels_)
     if (panel.size() < need) panel = AlignedBuffer<std::byte>::uninitialized(need);
   first_unit_.reserve(static_cast<size_t>(max_products) + 1);
+  if (shares_.size() < static_cast<size_t>(pool.size()))
+    shares_ = std::vector<Share>(static_cast<size_t>(pool.size()));
 }
 
-void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, ThreadPool& pool) {
+// Every thread begins with a share of its own, one piece of memory after the other, so that what it
+// fetches ahead is what it reads; then it takes from the shares of others.
+void V41Workspace::make_shares(std::span<const V41Product> products, size_t threads,
+                               const V41Beside& beside) {
+  const auto bytes_of = [](const V41Product& p) {
+    return p.x.empty() ? 0 : static_cast<size_t>(p.w.n) * code_stride(p.w);
+  };
+  // The last thread begins with what is beside.
+  size_t bytes = beside.bytes, passed = 0, t = 0;
+  for (const V41Product& p : products) bytes += bytes_of(p);
+  for (size_t i = 0; i < products.size(); ++i) {
+    const size_t all = bytes_of(products[i]), units = first_unit_[i + 1] - first_unit_[i];
+    for (; t + 1 < threads && passed + all > bytes * (t + 1) / threads; ++t)
+      shares_[t].end = first_unit_[i] + (bytes * (t + 1) / threads - passed) * units / all;
+    passed += all;
+  }
+  for (; t < threads; ++t) shares_[t].end = first_unit_.back();
+  for (t = 0; t < threads; ++t)
+    shares_[t].next.store(t == 0 ? 0 : shares_[t - 1].end, std::memory_order_relaxed);
+  beside_.next.store(0, std::memory_order_relaxed);
+  beside_.end = beside.count;
+}
+
+void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, ThreadPool& pool,
+                const V41Beside& beside) {
   const V41Kernels& kernel = kernels();
   int64_t max_k = 0;
   for (const V41Product& p : products) {
@@ -296,32 +324,51 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
     max_k = std::max(max_k, p.w.k);
   }
   workspace.reserve(max_k, static_cast<int64_t>(products.size()), pool);
+  const auto unit_of = [&](size_t i) { return unit_outputs(kernel, products[i], pool.size()); };
   std::vector<size_t>& first = workspace.first_unit_;
   first.assign(1, 0);
-  for (const V41Product& p : products) {
-    const int64_t unit = unit_outputs(kernel, p, pool.size());
-    first.push_back(first.back() +
-                    (p.x.empty() ? 0 : static_cast<size_t>((p.w.n + unit - 1) / unit)));
+  for (size_t i = 0; i < products.size(); ++i) {
+    const int64_t unit = unit_of(i);
+    first.push_back(
+        first.back() +
+        (products[i].x.empty() ? 0 : static_cast<size_t>((products[i].w.n + unit - 1) / unit)));
   }
-  pool.run(
-      first.back(),
-      [&](size_t begin, size_t end, int worker) {
-        auto at = static_cast<size_t>(std::upper_bound(first.begin(), first.end(), begin) -
-                                      first.begin() - 1);
-        while (begin < end) {
-          const size_t stop = std::min(end, first[at + 1]);
-          if (begin < stop) {
-            const V41Product& p = products[at];
-            const int64_t unit = unit_outputs(kernel, p, pool.size());
-            run(kernel, p, static_cast<int64_t>(begin - first[at]) * unit,
-                std::min(p.w.n, static_cast<int64_t>(stop - first[at]) * unit),
-                workspace.panels_[static_cast<size_t>(worker)].data());
-            begin = stop;
-          }
-          ++at;
-        }
-      },
-      1);
+  const auto threads = static_cast<size_t>(pool.size());
+  workspace.make_shares(products, threads, beside);
+  const auto product_of = [&](size_t unit) {
+    return static_cast<size_t>(std::upper_bound(first.begin(), first.end(), unit) - first.begin() -
+                               1);
+  };
+  // Where the codes of a unit begin.
+  const auto codes_of = [&](size_t unit) {
+    const size_t i = product_of(unit);
+    return products[i].w.codes +
+           (unit - first[i]) * static_cast<size_t>(unit_of(i)) * code_stride(products[i].w);
+  };
+  pool.run(threads, [&](size_t own, size_t, int) {
+    std::byte* panel = workspace.panels_[own].data();
+    const auto take = [](V41Workspace::Share& from, auto&& body) {
+      for (;;) {
+        const size_t at = from.next.fetch_add(1, std::memory_order_relaxed);
+        if (at >= from.end) return;
+        body(at);
+      }
+    };
+    const auto do_beside = [&] {
+      take(workspace.beside_, [&](size_t item) { beside.run(beside.what, item); });
+    };
+    if (own + 1 == threads) do_beside();
+    for (size_t k = 0; k < threads; ++k) {
+      V41Workspace::Share& share = workspace.shares_[(own + k) % threads];
+      take(share, [&](size_t at) {
+        const size_t i = product_of(at);
+        const int64_t unit = unit_of(i), output = static_cast<int64_t>(at - first[i]) * unit;
+        run(kernel, products[i], output, std::min(products[i].w.n, output + unit), panel,
+            at + 1 < share.end ? codes_of(at + 1) : nullptr);
+      });
+    }
+    do_beside();
+  });
 }
 
 void v41_swiglu(const float* gate, const float* up, int64_t n, float limit, float weight,

@@ -19,6 +19,7 @@
 // v41_linear() and must not change between them.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -89,20 +90,36 @@ struct V41Product {
   bool to_bf16 = false;
 };
 
+// Other work that the threads of a call do beside its products, item by item. `bytes`: how much of
+// the products takes as long as all of it.
+struct V41Beside {
+  size_t count = 0, bytes = 0;
+  void (*run)(void* what, size_t item) = nullptr;
+  void* what = nullptr;
+};
+
 // Scratch of each thread; grows on first use of a shape (at most about 0.5 MB per thread).
 class V41Workspace {
  public:
   void reserve(int64_t max_k, int64_t max_products, ThreadPool& pool);
 
  private:
-  friend void v41_linear(std::span<const V41Product>, V41Workspace&, ThreadPool&);
+  friend void v41_linear(std::span<const V41Product>, V41Workspace&, ThreadPool&, const V41Beside&);
+  void make_shares(std::span<const V41Product> products, size_t threads, const V41Beside& beside);
+  struct alignas(kCacheLine) Share {
+    std::atomic<size_t> next{0};
+    size_t end = 0;
+  };
   std::vector<AlignedBuffer<std::byte>> panels_;
   std::vector<size_t> first_unit_;
+  std::vector<Share> shares_;  // of each thread
+  Share beside_;
 };
 
 // All products in one hand-over to the threads, which share them by outputs. Products without rows
 // are skipped.
-void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, ThreadPool& pool);
+void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, ThreadPool& pool,
+                const V41Beside& beside = {});
 
 // The input of an expert's w2: t = bf16(weight * (g * sigmoid(g) * u)) with g = min(gate, limit)
 // and u = up held within ±limit. n is a multiple of 16; weight 1 for the shared expert. In float, 4

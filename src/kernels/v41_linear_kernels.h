@@ -42,6 +42,10 @@ struct V41Args {
   float* y = nullptr;  // y[row * y_stride + output]
   int64_t y_stride = 0;
   bool to_bf16 = false;
+  // What this thread reads after the last output, from here on: fetched into the second-level cache
+  // when the outputs come to their end. Null: nothing.
+  const uint8_t* next = nullptr;
+  uint8_t* scratch = nullptr;  // of the thread, for m rows of operands
 };
 
 // Expanded weights: `outputs` rows of ceil(k / 32) steps.

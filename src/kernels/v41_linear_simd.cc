@@ -107,13 +107,29 @@ struct Fp8 {
     const __mmask32 nonzero = _mm512_test_epi16_mask(v, _mm512_set1_epi16(0x7FFF));
     return {_mm512_mask_add_epi16(v, nonzero, v, exponents)};
   }
-  DM_INLINE Pair load_pair(const Table& t, __m512i codes, __m512i exponents) {
+  DM_INLINE Pair load_pair(const Table& t, __m512i codes) {
     const __m512i low = _mm512_permutex2var_epi8(t.low[0], codes, t.low[1]);
     const __m512i high = _mm512_ternarylogic_epi64(
         _mm512_permutex2var_epi8(t.high[0], codes, t.high[1]), codes,
         _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);  // high | (codes & sign)
-    return {scaled(_mm512_unpacklo_epi8(low, high), exponents),
-            scaled(_mm512_unpackhi_epi8(low, high), exponents)};
+    return {{_mm512_unpacklo_epi8(low, high)}, {_mm512_unpackhi_epi8(low, high)}};
+  }
+  DM_INLINE Pair load_pair(const Table& t, __m512i codes, __m512i exponents) {
+    const Pair w = load_pair(t, codes);
+    return {scaled(w.first.v, exponents), scaled(w.second.v, exponents)};
+  }
+  // An activation times the scale of its weights. Zeros, subnormal numbers (which the BF16 dot
+  // takes as zero), infinities and NaNs stay what they are. `outside` collects the values whose
+  // exponent does not fit BF16.
+  DM_INLINE __m512i scaled_activations(__m512i x, __m512i exponents, __mmask32& outside) {
+    const __m512i field = _mm512_set1_epi16(0x7F80), unit = _mm512_set1_epi16(0x80);
+    // Exponents from 1 to 254 are those that are below 254 after 1 is taken away.
+    const __m512i before = _mm512_sub_epi16(_mm512_and_si512(x, field), unit),
+                  after = _mm512_add_epi16(before, exponents),
+                  limit = _mm512_set1_epi16(static_cast<short>(254 << 7));
+    const __mmask32 normal = _mm512_cmplt_epu16_mask(before, limit);
+    outside |= _mm512_mask_cmpge_epu16_mask(normal, after, limit);
+    return _mm512_mask_add_epi16(x, normal, x, exponents);
   }
 #elif DEEPMINT_ISA_LEVEL >= 1
   struct Scale {
@@ -280,6 +296,31 @@ DM_INLINE void finish(const F16 (&acc)[kRows][kOutputs], float* y, int64_t strid
 
 // ---- Few rows: weights expand in registers
 
+// How far ahead of the products their weights are fetched into the second-level cache: what memory
+// delivers to one core in its latency, some times over. Matrices of a few hundred columns would
+// starve with one tile ahead.
+constexpr size_t kAheadBytes = 8192;
+
+// Where the codes lie that are read kAheadBytes after those of a tile; a thread's tiles follow each
+// other in memory. Their scales are fetched at once.
+template <class Format, int kOutputs>
+DM_INLINE const uint8_t* ahead_of(const V41Args& a, int64_t output) {
+  const size_t tile = a.code_stride * kOutputs;
+  const auto tiles =
+      static_cast<int64_t>(tile >= kAheadBytes ? 1 : (kAheadBytes + tile - 1) / tile);
+  const int64_t to = output + tiles * kOutputs;
+  if (to >= a.end)
+    return a.next != nullptr ? a.next + static_cast<size_t>(to - a.end) * a.code_stride
+                             : a.codes + static_cast<size_t>(output) * a.code_stride;
+  if constexpr (Format::kStepBytes != 64) {
+    constexpr bool kOfEach = Format::kStepBytes == 16;
+    const uint8_t* p = a.scales + static_cast<size_t>(kOfEach ? to : to / 32) * a.scale_stride;
+    const size_t bytes = kOfEach ? a.scale_stride * kOutputs : a.scale_stride;
+    for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(p + line, 0, 2);
+  }
+  return a.codes + static_cast<size_t>(to) * a.code_stride;
+}
+
 template <class Format, int kRows, int kOutputs>
 void direct_tile(const V41Args& a, int64_t output) {
   F16 acc[kRows][kOutputs];
@@ -296,8 +337,7 @@ void direct_tile(const V41Args& a, int64_t output) {
   const uint8_t* x[kRows];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) x[r] = a.x[r];
-  // The next tile's weights: far enough ahead for the memory, near enough to stay in the cache.
-  const size_t ahead = a.code_stride * kOutputs;
+  const uint8_t* const ahead = ahead_of<Format, kOutputs>(a, output);
   const int64_t steps = a.k / kV41Step;
   size_t at = 0;
   for (int64_t step = 0; step < steps; ++step, at += Format::kStepBytes) {
@@ -311,7 +351,7 @@ void direct_tile(const V41Args& a, int64_t output) {
     if (at % 64 == 0)
 #pragma GCC unroll 8
       for (int o = 0; o < kOutputs; ++o)
-        __builtin_prefetch(codes + static_cast<size_t>(o) * a.code_stride + at + ahead, 0, 2);
+        __builtin_prefetch(ahead + at * kOutputs + 64 * static_cast<size_t>(o), 0, 2);
 #pragma GCC unroll 8
     for (int o = 0; o < kOutputs; ++o) {
       if constexpr (!Format::kSharedScale)
@@ -341,8 +381,9 @@ void direct_tile(const V41Args& a, int64_t output) {
 DM_INLINE __m512i half_of_codes(const uint8_t* p) {
   return _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
-template <int kRows, int kOutputs>
-void pair_tile(const V41Args& a, int64_t output) {
+// kScaled: the scales are in the activations already.
+template <int kRows, int kOutputs, bool kScaled>
+DM_INLINE void pair_tile(const V41Args& a, int64_t output) {
   F16 acc[kRows][kOutputs];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
@@ -354,18 +395,21 @@ void pair_tile(const V41Args& a, int64_t output) {
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) x[r] = a.x[r];
   const Fp8::Table table = Fp8::table(a);
-  const size_t ahead = a.code_stride * kOutputs, k = static_cast<size_t>(a.k);
+  const auto k = static_cast<size_t>(a.k);
+  const uint8_t* const ahead = ahead_of<Fp8, kOutputs>(a, output);
   size_t at = 0;
   const auto group = [&](bool whole, uint8_t last_scale) __attribute__((always_inline)) {
-    const __m512i exponents = Fp8::exponents(scales[at / 32], last_scale);
+    const __m512i exponents =
+        kScaled ? _mm512_setzero_si512() : Fp8::exponents(scales[at / 32], last_scale);
 #pragma GCC unroll 8
     for (int o = 0; o < kOutputs; ++o)
-      __builtin_prefetch(codes + static_cast<size_t>(o) * a.code_stride + at + ahead, 0, 2);
+      __builtin_prefetch(ahead + at * kOutputs + 64 * static_cast<size_t>(o), 0, 2);
 #pragma GCC unroll 8
     for (int o = 0; o < kOutputs; ++o) {
       const uint8_t* p = codes + static_cast<size_t>(o) * a.code_stride + at;
+      const __m512i bytes = whole ? _mm512_loadu_si512(p) : half_of_codes(p);
       const Fp8::Pair w =
-          Fp8::load_pair(table, whole ? _mm512_loadu_si512(p) : half_of_codes(p), exponents);
+          kScaled ? Fp8::load_pair(table, bytes) : Fp8::load_pair(table, bytes, exponents);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r)
         acc[r][o] = dot(acc[r][o], w.first, load_operand(x[r] + 2 * at));
@@ -374,9 +418,60 @@ void pair_tile(const V41Args& a, int64_t output) {
         acc[r][o] = dot(acc[r][o], w.second, load_operand(x[r] + 2 * at + kOperandStep));
     }
   };
-  for (; at + 64 <= k; at += 64) group(true, scales[at / 32 + 1]);
+  for (; at + 64 <= k; at += 64) group(true, kScaled ? uint8_t{127} : scales[at / 32 + 1]);
   if (at < k) group(false, 127);
   finish<kRows, kOutputs>(acc, a.y + output, a.y_stride, a.to_bf16);
+}
+
+// The rows times the scales of 32 outputs, to a.scratch. False when a value would not be exact.
+template <int kRows>
+bool scale_rows(const V41Args& a, int64_t output, const uint8_t* (&rows)[kRows]) {
+  const uint8_t* scales = a.scales + static_cast<size_t>(output / 32) * a.scale_stride;
+  const auto k = static_cast<size_t>(a.k), bytes = (k + 63) / 64 * 2 * kOperandStep;
+  __mmask32 outside = 0;
+  for (size_t at = 0; at < k; at += 64) {
+    const __m512i exponents =
+        Fp8::exponents(scales[at / 32], at + 32 < k ? scales[at / 32 + 1] : uint8_t{127});
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+      for (size_t part = 0; part < 2; ++part) {
+        const size_t where = 2 * at + part * kOperandStep;
+        _mm512_store_si512(
+            a.scratch + static_cast<size_t>(r) * bytes + where,
+            Fp8::scaled_activations(_mm512_load_si512(a.x[r] + where), exponents, outside));
+      }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) rows[r] = a.scratch + static_cast<size_t>(r) * bytes;
+  return outside == 0;
+}
+
+// A scale belongs to 32 outputs, so moving it from their weights to the activations costs nearly
+// nothing; products of powers of two are exact either way.
+template <int kRows, int kOutputs>
+void direct_pairs(const V41Args& a) {
+  const uint8_t* rows[kRows];
+  V41Args scaled = a;
+  scaled.x = rows;
+  for (int64_t first = a.begin; first < a.end; first += 32) {
+    const int64_t last = first + 32 < a.end ? first + 32 : a.end;
+    int64_t output = first;
+    if (scale_rows<kRows>(a, first, rows)) {
+      for (; output + kOutputs <= last; output += kOutputs)
+        pair_tile<kRows, kOutputs, true>(scaled, output);
+    } else {
+      for (; output + kOutputs <= last; output += kOutputs)
+        pair_tile<kRows, kOutputs, false>(a, output);
+    }
+    V41Args one = a;
+    for (; output < last; ++output)
+      for (int64_t row = 0; row < kRows; ++row) {
+        one.x = a.x + row;
+        one.y = a.y + row * a.y_stride;
+        pair_tile<1, 1, false>(one, output);
+      }
+  }
 }
 
 void expand_pairs(const V41Args& a, uint8_t* panel, size_t panel_stride) {
@@ -412,14 +507,14 @@ void narrow_tile(const V41Args& a, int64_t output) {
     for (int o = 0; o < kOutputs; ++o) even_sum[r][o] = odd_sum[r][o] = _mm256_setzero_ps();
   const uint8_t* codes = a.codes + static_cast<size_t>(output) * a.code_stride;
   const uint8_t* scales = a.scales + static_cast<size_t>(output) * a.scale_stride;
-  const size_t ahead = a.code_stride * kOutputs;
+  const uint8_t* const ahead = ahead_of<Fp4, kOutputs>(a, output);
   const int64_t steps = a.k / kV41Step;
   for (int64_t step = 0; step < steps; ++step) {
     const size_t at = static_cast<size_t>(step) * Fp4::kStepBytes;
     if (at % 64 == 0)
 #pragma GCC unroll 8
       for (int o = 0; o < kOutputs; ++o)
-        __builtin_prefetch(codes + static_cast<size_t>(o) * a.code_stride + at + ahead, 0, 2);
+        __builtin_prefetch(ahead + at * kOutputs + 64 * static_cast<size_t>(o), 0, 2);
     __m256i even_x[kRows], odd_x[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -460,9 +555,7 @@ void narrow_tile(const V41Args& a, int64_t output) {
 template <class Format, int kRows, int kOutputs>
 DM_INLINE void tile(const V41Args& a, int64_t output) {
 #if DEEPMINT_ISA_LEVEL >= 4
-  if constexpr (Format::kStepBytes == 32)
-    pair_tile<kRows, kOutputs>(a, output);
-  else if constexpr (Format::kStepBytes == 16 && kRows <= 2)
+  if constexpr (Format::kStepBytes == 16 && kRows <= 2)
     narrow_tile<kRows, kOutputs>(a, output);
   else
 #endif
@@ -470,7 +563,7 @@ DM_INLINE void tile(const V41Args& a, int64_t output) {
 }
 
 template <class Format, int kRows, int kOutputs>
-void direct_rows(const V41Args& a) {
+void direct_tiles(const V41Args& a) {
   int64_t output = a.begin;
   for (; output + kOutputs <= a.end; output += kOutputs) tile<Format, kRows, kOutputs>(a, output);
   V41Args one = a;
@@ -480,6 +573,15 @@ void direct_rows(const V41Args& a) {
       one.y = a.y + row * a.y_stride;
       tile<Format, 1, 1>(one, output);
     }
+}
+template <class Format, int kRows, int kOutputs>
+void direct_rows(const V41Args& a) {
+#if DEEPMINT_ISA_LEVEL >= 4
+  if constexpr (Format::kStepBytes == 32)
+    direct_pairs<kRows, kOutputs>(a);
+  else
+#endif
+    direct_tiles<Format, kRows, kOutputs>(a);
 }
 
 #if DEEPMINT_ISA_LEVEL >= 4
@@ -519,9 +621,11 @@ void direct_passes(const V41Args& a) {
 template <class Format>
 void direct(const V41Args& a) {
   constexpr int kFew = kMaxOutputs < 4 ? kMaxOutputs : 4;
+  // One row: eight sums meet in the time of four.
+  constexpr int kOne = DEEPMINT_ISA_LEVEL >= 4 && Format::kStepBytes != 64 ? 8 : kFew;
   switch (a.m) {
     case 1:
-      return direct_rows<Format, 1, kFew>(a);
+      return direct_rows<Format, 1, kOne>(a);
 #if DEEPMINT_ISA_LEVEL >= 1
     case 2:
       return direct_rows<Format, 2, kFew>(a);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -191,6 +192,76 @@ TEST_F(V41LinearTest, EveryCodeTimesEveryScaleIsExact) {
       }
     }
   }
+}
+
+// Few rows take an FP8 scale with them where BF16 holds the product, many meet expanded weights:
+// the same bits at the ends of the range, for numbers of every size, zeros, infinities and NaNs.
+TEST_F(V41LinearTest, ScalesMeetActivationsOfEverySize) {
+  constexpr int64_t kRows = 16;
+  for (const int64_t k : {32, 64, 160, 512}) {
+    Case c = make_case(V41Format::kFp8, 70, k, rng_);
+    for (int round = 0; round < 8; ++round) {
+      constexpr int kScales[] = {10, 11, 60, 127, 200, 245, 246};
+      for (std::byte& s : c.scales) s = std::byte{static_cast<uint8_t>(kScales[rng_() % 7])};
+      std::vector<float> x(static_cast<size_t>(kRows * k));
+      for (size_t i = 0; i < x.size(); ++i) {
+        const auto row = static_cast<int>(i) / static_cast<int>(k);
+        // Row by row from small to large; the last ones hold everything.
+        const int exponent = row < 12 ? -130 + row * 20 + static_cast<int>(rng_() % 8)
+                                      : static_cast<int>(rng_() % 256) - 128;
+        x[i] = bf16(std::ldexp(1.0f + static_cast<float>(rng_() % 128) / 128.0f, exponent));
+        if (rng_() % 8 == 0) x[i] = 0.0f;
+        if (rng_() % 2 == 0) x[i] = -x[i];
+        if (row == 14 && i % 31 == 0) x[i] = std::numeric_limits<float>::infinity();
+        if (row == 15 && i % 31 == 0) x[i] = kNaN;
+      }
+      for (const Isa isa : available_isas()) {
+        set_active_isa(isa);
+        const auto want = run(c, x, 1, false, V41Round::kPlain);
+        for (const int64_t m : {1, 2, 3, 5, 8})
+          for (int64_t row = 0; row + m <= kRows; row += m) {
+            const auto got = run(c, {x.begin() + row * k, x.begin() + (row + m) * k}, 1, false,
+                                 V41Round::kPlain);
+            for (size_t i = 0; i < got.size(); ++i) {
+              const float a = got[i], b = want[static_cast<size_t>(row * c.n) + i];
+              ASSERT_TRUE((std::isnan(a) && std::isnan(b)) || same_bits({&a, 1}, {&b, 1}))
+                  << to_string(isa) << " k " << k << " m " << m << " row " << row << ": " << a
+                  << ", " << b;
+            }
+          }
+      }
+    }
+  }
+}
+
+TEST_F(V41LinearTest, WhatIsBesideRunsOnce) {
+  const Case a = make_case(V41Format::kFp8, 300, 96, rng_),
+             b = make_case(V41Format::kFp4, 70, 64, rng_);
+  const auto x = make_rows(2, 96, rng_), z = make_rows(1, 64, rng_);
+  const auto want_a = run(a, x), want_b = run(b, z);
+  for (const int threads : {1, 2, 3, 7})
+    for (const size_t count : {0, 1, 5}) {
+      ThreadPool pool(threads);
+      V41Rows rows_a, rows_b;
+      V41Workspace workspace;
+      rows_a.set(a.format, V41Round::kQ8, x.data(), 2, 96, 96, pool);
+      rows_b.set(b.format, V41Round::kQ8, z.data(), 1, 64, 64, pool);
+      std::vector<float> ya(want_a.size()), yb(want_b.size());
+      const V41Product products[] = {{a.weights(), rows_a.rows(), ya.data(), a.n, false},
+                                     {a.weights(), {}, nullptr, a.n, false},
+                                     {b.weights(), rows_b.rows(), yb.data(), b.n, false}};
+      std::vector<std::atomic<int>> runs(count);
+      const auto run_one = [](void* what, size_t item) {
+        ++(*static_cast<std::vector<std::atomic<int>>*>(what))[item];
+      };
+      v41_linear(products, workspace, pool, {count, 10000, run_one, &runs});
+      for (const auto& r : runs) EXPECT_EQ(r, 1);
+      EXPECT_TRUE(same_bits(ya, want_a));
+      EXPECT_TRUE(same_bits(yb, want_b));
+      // Nothing but what is beside.
+      v41_linear({}, workspace, pool, {count, 1, run_one, &runs});
+      for (const auto& r : runs) EXPECT_EQ(r, 2);
+    }
 }
 
 TEST_F(V41LinearTest, QuantiserMatchesTheReferenceExactly) {
