@@ -4,8 +4,8 @@
 //              [--cold]
 //
 // FOLDER is a checkpoint (`deepmint synth --preset bench FOLDER` makes one). --prefill runs that
-// many rows as one step; --decode runs steps of --rows sequences at that position, in caches whose
-// content is whatever zeros decode to. The page cache is warm: a first step is not counted. --cold
+// many rows as one step; --decode runs steps of --rows sequences at that position, in caches
+// filled with ordinary numbers. The page cache is warm: a first step is not counted. --cold
 // throws the Engram tables out of it before every step, so that their rows come from the disk. The
 // share of the memory bandwidth is that measured right before and after.
 #include <fcntl.h>
@@ -61,6 +61,16 @@ class Timed : public Arithmetic {
                                                    : "linear bf16");
     inner_->linear(w, x, m, y, output);
   }
+  void linears(std::span<const Product> products, const float* x, int64_t m) override {
+    const Timer t(this, "linear fp8");
+    inner_->linears(products, x, m);
+  }
+  void mix_beside(const float* X, int64_t m, const Config& c, const MixWeights& w, float* pre,
+                  float* post, float* comb) override {
+    const Timer t(this, "mix");
+    inner_->mix_beside(X, m, c, w, pre, post, comb);
+  }
+  void soon(std::span<const Matrix* const> weights) override { inner_->soon(weights); }
   void linear_groups(std::span<const Matrix> w, const float* x, int64_t m, float* y) override {
     const Timer t(this, "linear groups (wo_a)");
     inner_->linear_groups(w, x, m, y);
@@ -200,6 +210,9 @@ int measure(const std::string& folder, int threads, int prefill, int steps, int 
   for (const StatePart& part : model.state_parts()) {
     const size_t count = part.family == StatePart::Family::kGlobal ? n * blocks_each : n;
     buffers.emplace_back(count * part.bytes);
+    // Codes and scales of ordinary numbers: zeros would be scales at the end of their range.
+    for (size_t i = 0; i < buffers.back().size(); ++i)
+      buffers.back()[i] = static_cast<std::byte>(0x30 + i % 16);
     memory.push_back({buffers.back().data(), count});
   }
   std::vector<std::vector<BlockId>> tables(n);

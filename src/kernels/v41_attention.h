@@ -29,11 +29,20 @@ constexpr int64_t v41_lanes(int64_t heads) { return (heads + 15) / 16 * 16; }
 
 // Packed cache rows → BF16 [dim]; exact. Window rows: dim E4M3 codes, dim / 32 E8M0 scales; global
 // rows: dim / 2 bytes of E2M1 codes, dim / 16 E4M3 scales. dim is a multiple of 32.
+// The second form unpacks dimensions [begin, end), multiples of 32, to where they belong in out.
 inline void v41_unpack_window(const std::byte* row, int64_t dim, uint16_t* out) {
-  v41_attention().unpack_window(reinterpret_cast<const uint8_t*>(row), dim, out);
+  v41_attention().unpack_window(reinterpret_cast<const uint8_t*>(row), dim, 0, dim, out);
 }
 inline void v41_unpack_global(const std::byte* row, int64_t dim, uint16_t* out) {
-  v41_attention().unpack_global(reinterpret_cast<const uint8_t*>(row), dim, out);
+  v41_attention().unpack_global(reinterpret_cast<const uint8_t*>(row), dim, 0, dim, out);
+}
+inline void v41_unpack_window(const std::byte* row, int64_t dim, int64_t begin, int64_t end,
+                              uint16_t* out) {
+  v41_attention().unpack_window(reinterpret_cast<const uint8_t*>(row), dim, begin, end, out);
+}
+inline void v41_unpack_global(const std::byte* row, int64_t dim, int64_t begin, int64_t end,
+                              uint16_t* out) {
+  v41_attention().unpack_global(reinterpret_cast<const uint8_t*>(row), dim, begin, end, out);
 }
 
 // Scratch of one query over at most n rows: 64-byte aligned.
@@ -46,9 +55,10 @@ struct V41QueryMemory {
 };
 
 // q: [heads, dim], values of BF16. out: [heads, dim], may be q. rows[t]: BF16 [dim], finite. n = 0
-// gives zeros.
+// gives zeros. `fetch`, here and below: weights to fetch meanwhile, or null.
 void v41_attend(const float* q, const uint16_t* const* rows, int64_t n, int64_t heads, int64_t dim,
-                float scale, const float* sink, const V41QueryMemory& memory, float* out);
+                float scale, const float* sink, const V41QueryMemory& memory, float* out,
+                V41Fetch* fetch = nullptr);
 
 // The same in steps. scores: rows [begin, end) with begin a multiple of kV41RowStep; weights: the
 // same; values: dimensions [begin, end), multiples of 32.
@@ -57,10 +67,11 @@ inline void v41_pack_queries(const float* q, int64_t heads, int64_t dim,
   v41_attention().pack_queries(q, heads, dim, memory.packed);
 }
 inline void v41_scores(const uint16_t* const* rows, int64_t begin, int64_t end, int64_t heads,
-                       int64_t dim, float scale, const V41QueryMemory& memory, float* scratch) {
+                       int64_t dim, float scale, const V41QueryMemory& memory, float* scratch,
+                       V41Fetch* fetch = nullptr) {
   const int64_t lanes = v41_lanes(heads);
   v41_attention().scores(memory.packed, lanes, dim, rows + begin, end - begin, scale,
-                         memory.scores + begin * lanes, scratch);
+                         memory.scores + begin * lanes, scratch, fetch);
 }
 inline void v41_weights(int64_t n, int64_t begin, int64_t end, int64_t heads,
                         const V41QueryMemory& memory) {
@@ -69,9 +80,9 @@ inline void v41_weights(int64_t n, int64_t begin, int64_t end, int64_t heads,
 }
 inline void v41_values(const uint16_t* const* rows, int64_t n, int64_t heads, int64_t dim,
                        int64_t begin, int64_t end, const float* sink, const V41QueryMemory& memory,
-                       float* out) {
+                       float* out, V41Fetch* fetch = nullptr) {
   v41_attention().values(memory.scores, memory.exps, memory.weights, v41_lanes(heads), n, sink,
-                         rows, heads, dim, begin, end, out);
+                         rows, heads, dim, begin, end, out, fetch);
 }
 
 }  // namespace deepmint::kernels

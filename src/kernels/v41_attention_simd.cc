@@ -35,13 +35,14 @@ DM_INLINE float e8m0_value(uint8_t b) {
 // In BF16 words: a normal code shifts into place and the scale, a power of two, adds to the
 // exponent; the seven subnormal codes come from a table. A scale that leaves the range of BF16
 // takes the long way.
-void unpack_window(const uint8_t* __restrict row, int64_t dim, uint16_t* __restrict out) {
+void unpack_window(const uint8_t* __restrict row, int64_t dim, int64_t begin, int64_t end,
+                   uint16_t* __restrict out) {
   const uint8_t* scales = row + dim;
   alignas(32) static constexpr uint16_t kSmall[16] = {
       0, 0x3B00, 0x3B80, 0x3BC0, 0x3C00, 0x3C20, 0x3C40, 0x3C60, 0, 0, 0, 0, 0, 0, 0, 0};
   const __m512i small =
       _mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(kSmall)));
-  for (int64_t b = 0; b < dim / 32; ++b) {
+  for (int64_t b = begin / 32; b < end / 32; ++b) {
     const int shift = static_cast<int>(scales[b]) - 127;
     const __m512i code =
         _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + 32 * b)));
@@ -64,9 +65,10 @@ void unpack_window(const uint8_t* __restrict row, int64_t dim, uint16_t* __restr
   }
 }
 #else
-void unpack_window(const uint8_t* __restrict row, int64_t dim, uint16_t* __restrict out) {
+void unpack_window(const uint8_t* __restrict row, int64_t dim, int64_t begin, int64_t end,
+                   uint16_t* __restrict out) {
   const uint8_t* scales = row + dim;
-  for (int64_t b = 0; b < dim / 32; ++b) {
+  for (int64_t b = begin / 32; b < end / 32; ++b) {
     const float s = e8m0_value(scales[b]);
     for (int64_t i = 32 * b; i < 32 * b + 32; ++i)
       out[i] = static_cast<uint16_t>(bits_of(float_of(e4m3_bits(row[i])) * s) >> 16);
@@ -75,40 +77,55 @@ void unpack_window(const uint8_t* __restrict row, int64_t dim, uint16_t* __restr
 #endif
 
 #if DEEPMINT_ISA_LEVEL >= 2
-void unpack_global(const uint8_t* __restrict row, int64_t dim, uint16_t* __restrict out) {
-  const uint8_t* scales = row + dim / 2;
-  // BF16 values of the sixteen E2M1 codes, twice.
-  const __m512i table = _mm512_broadcast_i64x4(_mm256_setr_epi16(
-      0, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0, static_cast<short>(0x8000),
-      static_cast<short>(0xBF00), static_cast<short>(0xBF80), static_cast<short>(0xBFC0),
-      static_cast<short>(0xC000), static_cast<short>(0xC040), static_cast<short>(0xC080),
-      static_cast<short>(0xC0C0)));
-  const __m512i nibbles = _mm512_set1_epi32(0x000F000F);
-  const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
-  for (int64_t first = 0; first < dim / 32; first += 16) {
-    const int64_t last = first + 16 < dim / 32 ? first + 16 : dim / 32;
-    alignas(64) float decoded[32];
-    for (int64_t i = 0; i < 2 * (last - first); ++i)
-      decoded[i] = float_of(e4m3_bits(scales[2 * first + i]));
-    for (int64_t b = first; b < last; ++b) {
-      const __m512i bytes =
-          _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 16 * b)));
-      const __m512i index =
-          _mm512_and_si512(_mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12)), nibbles);
-      const __m512i v = _mm512_permutexvar_epi16(index, table);
-      const __m512 s = _mm512_mask_mov_ps(_mm512_set1_ps(decoded[2 * (b - first)]), 0xFF00,
-                                          _mm512_set1_ps(decoded[2 * (b - first) + 1]));
-      const __m512i even =
-          _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(v, 16)), s));
-      const __m512i odd =
-          _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(v, high)), s));
-      _mm512_storeu_si512(
-          out + 32 * b, _mm512_or_si512(_mm512_srli_epi32(even, 16), _mm512_and_si512(odd, high)));
+// The BF16 values of the sixteen E2M1 codes under each E4M3 scale: products of two and four
+// significant bits, so exact.
+struct GlobalValues {
+  alignas(64) uint16_t of[256][16];
+};
+constexpr GlobalValues kGlobalValues = [] {
+  GlobalValues t{};
+  for (uint32_t scale = 0; scale < 256; ++scale)
+    for (uint32_t code = 0; code < 16; ++code) {
+      const uint32_t e = scale >> 3 & 15, m = scale & 7, u = code & 7;
+      const uint32_t sign = ((scale & 128) << 8) ^ ((code & 8) << 12);
+      // In units of 2^-10: the scale is (8 + m) 2^(e - 10) or m 2^-9, the code a multiple of 1/2.
+      constexpr uint32_t kHalves[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+      uint32_t units = (e == 0 ? m << 1 : (8 + m) << e) / 2 * kHalves[u];
+      uint32_t exponent = 127 - 9 - 1 + 7, word = 0;
+      if ((scale & 127) == 127) {
+        t.of[scale][code] = static_cast<uint16_t>(0x7FC0 | (scale & 128) << 8);
+        continue;
+      }
+      for (; units >= 256; units /= 2) ++exponent;
+      for (; units != 0 && units < 128; units *= 2) --exponent;
+      if (units != 0) word = exponent << 7 | (units & 127);
+      t.of[scale][code] = static_cast<uint16_t>(word | sign);
     }
+  return t;
+}();
+
+void unpack_global(const uint8_t* __restrict row, int64_t dim, int64_t begin, int64_t end,
+                   uint16_t* __restrict out) {
+  const uint8_t* scales = row + dim / 2;
+  const __m512i nibbles = _mm512_set1_epi32(0x000F000F);
+  // The second sixteen values look into the second half of the table.
+  const __m512i half = _mm512_mask_set1_epi32(_mm512_setzero_si512(), 0xFF00, 0x00100010);
+  for (int64_t b = begin / 32; b < end / 32; ++b) {
+    const auto values = [](uint8_t scale) __attribute__((always_inline)) {
+      return _mm256_load_si256(reinterpret_cast<const __m256i*>(kGlobalValues.of[scale]));
+    };
+    const __m512i table = _mm512_inserti64x4(_mm512_castsi256_si512(values(scales[2 * b])),
+                                             values(scales[2 * b + 1]), 1);
+    const __m512i bytes =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 16 * b)));
+    const __m512i index = _mm512_ternarylogic_epi32(
+        _mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12)), nibbles, half, 0xEA);  // (a & b) | c
+    _mm512_storeu_si512(out + 32 * b, _mm512_permutexvar_epi16(index, table));
   }
 }
 #else
-void unpack_global(const uint8_t* __restrict row, int64_t dim, uint16_t* __restrict out) {
+void unpack_global(const uint8_t* __restrict row, int64_t dim, int64_t begin, int64_t end,
+                   uint16_t* __restrict out) {
   const uint8_t* scales = row + dim / 2;
   const auto value = [](uint32_t c, float s) __attribute__((always_inline)) {
     const uint32_t u = c & 7u;
@@ -116,7 +133,7 @@ void unpack_global(const uint8_t* __restrict row, int64_t dim, uint16_t* __restr
                                   : float_of((u << 22) + (126u << 23));
     return static_cast<uint16_t>(bits_of(float_of(bits_of(magnitude) | (c & 8u) << 28) * s) >> 16);
   };
-  for (int64_t b = 0; b < dim / 16; ++b) {
+  for (int64_t b = begin / 16; b < end / 16; ++b) {
     const float s = float_of(e4m3_bits(scales[b]));
     for (int64_t i = 8 * b; i < 8 * b + 8; ++i) {
       out[2 * i] = value(row[i] & 15u, s);
@@ -125,6 +142,18 @@ void unpack_global(const uint8_t* __restrict row, int64_t dim, uint16_t* __restr
   }
 }
 #endif
+
+DM_INLINE void fetch_line(V41Fetch& f) {
+  if (f.at >= f.end) {
+    if (f.more == 0) return;
+    f.at = f.next->begin;
+    f.end = f.next->end;
+    ++f.next;
+    --f.more;
+  }
+  __builtin_prefetch(f.at, 0, 2);
+  f.at += 64;
+}
 
 #if DEEPMINT_ISA_LEVEL == 4
 
@@ -155,7 +184,8 @@ DM_INLINE __m512bh as_bf16(__m512i v) { return reinterpret_cast<__m512bh>(v); }
 
 template <int Rows, int Groups>
 DM_INLINE void scores_block(const uint32_t* packed, int64_t lanes, int64_t dim,
-                            const uint16_t* const* rows, float scale, float* scores) {
+                            const uint16_t* const* rows, float scale, float* scores,
+                            V41Fetch* fetch) {
   __m512 s[Rows][Groups];
   const uint32_t* k[Rows];
   for (int r = 0; r < Rows; ++r) {
@@ -166,6 +196,8 @@ DM_INLINE void scores_block(const uint32_t* packed, int64_t lanes, int64_t dim,
   // Four pairs at a time: there are more rows than address registers.
   constexpr int kPairs = Groups == 1 ? 4 : 2;
   for (int64_t i = 0; i < half; i += kPairs) {
+    if (Rows == kRowStep && fetch != nullptr)
+      for (int line = 0; line < 3; ++line) fetch_line(*fetch);
     __m512bh q[kPairs][Groups];
     for (int p = 0; p < kPairs; ++p)
       for (int g = 0; g < Groups; ++g)
@@ -185,22 +217,25 @@ DM_INLINE void scores_block(const uint32_t* packed, int64_t lanes, int64_t dim,
 
 template <int Rows>
 DM_INLINE void scores_rows(const uint32_t* packed, int64_t lanes, int64_t dim,
-                           const uint16_t* const* rows, float scale, float* scores) {
+                           const uint16_t* const* rows, float scale, float* scores,
+                           V41Fetch* fetch) {
   int64_t g = 0;
   for (; g + 32 <= lanes; g += 32)
-    scores_block<Rows, 2>(packed + g * dim / 2, lanes, dim, rows, scale, scores + g);
-  if (g < lanes) scores_block<Rows, 1>(packed + g * dim / 2, lanes, dim, rows, scale, scores + g);
+    scores_block<Rows, 2>(packed + g * dim / 2, lanes, dim, rows, scale, scores + g, fetch);
+  if (g < lanes)
+    scores_block<Rows, 1>(packed + g * dim / 2, lanes, dim, rows, scale, scores + g, fetch);
 }
 
 void scores(const float* packed_f, int64_t lanes, int64_t dim, const uint16_t* const* rows,
-            int64_t count, float scale, float* out, float*) {
+            int64_t count, float scale, float* out, float*, V41Fetch* fetch) {
   const auto* packed = reinterpret_cast<const uint32_t*>(packed_f);
   int64_t t = 0;
   for (; t + kRowStep <= count; t += kRowStep)
-    scores_rows<kRowStep>(packed, lanes, dim, rows + t, scale, out + t * lanes);
+    scores_rows<kRowStep>(packed, lanes, dim, rows + t, scale, out + t * lanes, fetch);
   for (; t + 4 <= count; t += 4)
-    scores_rows<4>(packed, lanes, dim, rows + t, scale, out + t * lanes);
-  for (; t < count; ++t) scores_rows<1>(packed, lanes, dim, rows + t, scale, out + t * lanes);
+    scores_rows<4>(packed, lanes, dim, rows + t, scale, out + t * lanes, fetch);
+  for (; t < count; ++t)
+    scores_rows<1>(packed, lanes, dim, rows + t, scale, out + t * lanes, fetch);
 }
 
 #else
@@ -267,12 +302,13 @@ DM_INLINE void scores_rows(const float* packed, int64_t lanes, int64_t dim, cons
 }
 
 void scores(const float* packed, int64_t lanes, int64_t dim, const uint16_t* const* rows,
-            int64_t count, float scale, float* out, float* scratch) {
+            int64_t count, float scale, float* out, float* scratch, V41Fetch* fetch) {
   for (int64_t t = 0; t < count;) {
     const int64_t n = count - t >= kRowStep ? kRowStep : 1;
     for (int64_t r = 0; r < n; ++r) {
       const uint16_t* __restrict from = rows[t + r];
       float* __restrict to = scratch + r * dim;
+      for (int64_t i = 0; i < dim && fetch != nullptr; i += 16) fetch_line(*fetch);
       for (int64_t i = 0; i < dim; ++i) to[i] = float_of(static_cast<uint32_t>(from[i]) << 16);
     }
     if (n == kRowStep)
@@ -364,12 +400,17 @@ constexpr int kHeadStep = 1;
 
 template <int Heads>
 DM_INLINE void values_block(const float* p, int64_t lanes, int64_t n, const uint16_t* const* rows,
-                            const float* z, int64_t dim, int64_t column, int64_t head, float* out) {
+                            const float* z, int64_t dim, int64_t column, int64_t head, float* out,
+                            V41Fetch* fetch) {
 #if DEEPMINT_ISA_LEVEL == 4
   __m512 low[Heads], high[Heads];
   for (int h = 0; h < Heads; ++h) low[h] = high[h] = _mm512_setzero_ps();
   const uint32_t* weight = reinterpret_cast<const uint32_t*>(p) + head;
   for (int64_t t = 0; t < n; t += 2, weight += lanes) {
+    if (Heads > 1 && fetch != nullptr) {
+      fetch_line(*fetch);
+      fetch_line(*fetch);
+    }
     const __m512i a = _mm512_loadu_si512(rows[t] + column);
     const __m512i b = _mm512_loadu_si512(rows[t + 1 < n ? t + 1 : t] + column);
     const __m512bh lo = as_bf16(_mm512_unpacklo_epi16(a, b));
@@ -385,6 +426,7 @@ DM_INLINE void values_block(const float* p, int64_t lanes, int64_t n, const uint
   for (int h = 0; h < Heads; ++h) low[h] = high[h] = zero();
   const float* weight = p + head;
   for (int64_t t = 0; t < n; ++t, weight += lanes) {
+    if (Heads > 1 && fetch != nullptr) fetch_line(*fetch);
     F16 even, odd;
     load_bf16_pairs(rows[t] + column, even, odd);
     for (int h = 0; h < Heads; ++h) {
@@ -409,15 +451,16 @@ DM_INLINE void values_block(const float* p, int64_t lanes, int64_t n, const uint
 
 void values(const float* scores, const float* exps, const float* p, int64_t lanes, int64_t n,
             const float* sink, const uint16_t* const* rows, int64_t heads, int64_t dim,
-            int64_t begin, int64_t end, float* out) {
+            int64_t begin, int64_t end, float* out, V41Fetch* fetch) {
   constexpr int64_t kMostLanes = 1024;
   alignas(64) float z[kMostLanes];
   denominators(scores, exps, lanes, n, sink, heads, z);
   for (int64_t column = begin; column < end; column += 32) {
     int64_t head = 0;
     for (; head + kHeadStep <= heads; head += kHeadStep)
-      values_block<kHeadStep>(p, lanes, n, rows, z, dim, column, head, out);
-    for (; head < heads; ++head) values_block<1>(p, lanes, n, rows, z, dim, column, head, out);
+      values_block<kHeadStep>(p, lanes, n, rows, z, dim, column, head, out, fetch);
+    for (; head < heads; ++head)
+      values_block<1>(p, lanes, n, rows, z, dim, column, head, out, fetch);
   }
 }
 

@@ -7,17 +7,29 @@
 
 namespace deepmint::kernels {
 
+// Memory to fetch into the second-level cache meanwhile, a few lines at a time: what is read next,
+// while arithmetic leaves the memory idle. `at` walks to `end`, then through `more` pieces.
+struct V41Fetch {
+  struct Piece {
+    const uint8_t *begin, *end;
+  };
+  const uint8_t *at = nullptr, *end = nullptr;
+  const Piece* next = nullptr;
+  int64_t more = 0;
+};
+
 struct V41AttentionTable {
-  void (*unpack_window)(const uint8_t* row, int64_t dim, uint16_t* out);
-  void (*unpack_global)(const uint8_t* row, int64_t dim, uint16_t* out);
+  // Dimensions [begin, end), to their places in out.
+  void (*unpack_window)(const uint8_t* row, int64_t dim, int64_t begin, int64_t end, uint16_t* out);
+  void (*unpack_global)(const uint8_t* row, int64_t dim, int64_t begin, int64_t end, uint16_t* out);
   void (*pack_queries)(const float* q, int64_t heads, int64_t dim, float* packed);
   void (*scores)(const float* packed, int64_t lanes, int64_t dim, const uint16_t* const* rows,
-                 int64_t count, float scale, float* scores, float* scratch);
+                 int64_t count, float scale, float* scores, float* scratch, V41Fetch* fetch);
   void (*weights)(const float* scores, int64_t lanes, int64_t n, int64_t begin, int64_t end,
                   float* exps, float* p);
   void (*values)(const float* scores, const float* exps, const float* p, int64_t lanes, int64_t n,
                  const float* sink, const uint16_t* const* rows, int64_t heads, int64_t dim,
-                 int64_t begin, int64_t end, float* out);
+                 int64_t begin, int64_t end, float* out, V41Fetch* fetch);
 };
 
 namespace isa_x86_64 {

@@ -83,6 +83,15 @@ class Arithmetic {
   // y: [m, w.n] = W x. FP8 and FP4 weights see x through the FP8 activation quantiser, BF16 weights
   // see x as it is.
   virtual void linear(const Matrix& w, const float* x, int64_t m, float* y, Output output) = 0;
+  // Several products of the same x.
+  struct Product {
+    const Matrix* w = nullptr;
+    float* y = nullptr;
+    Output output = Output::kBf16;
+  };
+  virtual void linears(std::span<const Product> products, const float* x, int64_t m) {
+    for (const Product& p : products) linear(*p.w, x, m, p.y, p.output);
+  }
   // y: [m, groups, n] = W[g] x[:, g], x: [m, groups, k]; bf16. FP8 weights see x as it is (wo_a,
   // spec 5.4).
   virtual void linear_groups(std::span<const Matrix> w, const float* x, int64_t m, float* y) = 0;
@@ -100,12 +109,21 @@ class Arithmetic {
   // X: [m, hc, d] → pre, post: [m, hc], comb: [m, hc, hc].
   virtual void mix(const float* X, int64_t m, const Config& c, const MixWeights& w, float* pre,
                    float* post, float* comb) = 0;
+  // The same, but its results need only be there after the next linears() or moe() of as many rows,
+  // which it may run beside.
+  virtual void mix_beside(const float* X, int64_t m, const Config& c, const MixWeights& w,
+                          float* pre, float* post, float* comb) {
+    mix(X, m, c, w, pre, post, comb);
+  }
   // y: [m, d]. Below, `X` is [m, hc, d] and changed in place.
   virtual void collapse(const float* X, int64_t m, const Config& c, const float* pre, float* y) = 0;
   virtual void expand(const float* y, int64_t m, const Config& c, const float* post,
                       const float* comb, float* X) = 0;
   // Packs row i of x: [m, d] to rows[i]; null means skip.
   virtual void pack(Packing packing, const float* x, int64_t m, int d, std::byte* const* rows) = 0;
+  // Weights that the operations after the next attend() read: it may fetch them meanwhile. Changes
+  // no result.
+  virtual void soon(std::span<const Matrix* const> weights) { (void)weights; }
   // q: [m, heads, head_dim], replaced by the attention output. Rows of one sequence stand together
   // in ascending positions.
   virtual void attend(float* q, std::span<const AttentionRow> rows, const Config& c,

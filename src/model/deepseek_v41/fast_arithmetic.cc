@@ -29,10 +29,37 @@ class FastArithmetic : public FastOps {
            float* y) override {
     const auto ids = linear_.route(u, m, c, w);
     if (hints_ != nullptr) hints_->experts(layer, ids);
-    linear_.experts(u, m, c, w, y);
+    linear_.experts(u, m, c, w, y, take_beside());
+  }
+  void linears(std::span<const Product> products, const float* x, int64_t m) override {
+    linear_.linears(products, x, m, take_beside());
+  }
+  // Few rows: one thread's work, which the products of the others hide.
+  void mix_beside(const float* X, int64_t m, const Config& c, const MixWeights& w, float* pre,
+                  float* post, float* comb) override {
+    if (m > kMixRows || pool_->size() == 1) return mix(X, m, c, w, pre, post, comb);
+    mix_ = {this, X, m, &c, &w, pre, post, comb};
   }
 
  private:
+  struct Mix {
+    FastArithmetic* to = nullptr;
+    const float* X = nullptr;
+    int64_t m = 0;
+    const Config* c = nullptr;
+    const MixWeights* w = nullptr;
+    float *pre = nullptr, *post = nullptr, *comb = nullptr;
+  };
+  kernels::V41Beside take_beside() {
+    if (mix_.m == 0) return {};
+    const auto run = [](void* what, size_t) {
+      Mix& x = *static_cast<Mix*>(what);
+      x.to->mix_rows(x.X, x.m, *x.c, *x.w, x.pre, x.post, x.comb);
+      x.m = 0;
+    };
+    return {1, mix_.w->fn.size() * sizeof(float) * static_cast<size_t>(mix_.m), run, &mix_};
+  }
+  Mix mix_;
   FastLinear linear_;
 };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/v41_attention.h"
 #include "kernels/v41_ops.h"
@@ -12,7 +13,7 @@ namespace {
 
 // Selected rows lie anywhere in the cache's memory: ask for one some rows before it is unpacked.
 constexpr int32_t kAhead = 6;
-void fetch(const PagedRows& rows, int32_t row) {
+void prefetch_row(const PagedRows& rows, int32_t row) {
   const std::byte* at = rows.row(row);
   for (size_t byte = 0; byte < rows.row_bytes; byte += 64) __builtin_prefetch(at + byte);
 }
@@ -31,20 +32,31 @@ FastOps::AttentionScratch::AttentionScratch(const Config& c)
     : max_window(c.window + kBlockRows), max_global(c.index_topk), stride(c.head_dim + 32) {
   const auto size = [](int64_t n) { return static_cast<size_t>(n); };
   const int64_t dim = c.head_dim, lanes = kernels::v41_lanes(c.heads), n = max_window + max_global;
-  window = AlignedBuffer<uint16_t>::uninitialized(size(max_window * stride));
-  global = AlignedBuffer<uint16_t>::uninitialized(size(max_global * stride));
-  packed = AlignedBuffer<float>::uninitialized(size(lanes * dim));
-  for (auto* b : {&scores, &exps, &weights})
-    *b = AlignedBuffer<float>::uninitialized(size(n * lanes));
-  scratch = AlignedBuffer<float>::uninitialized(size(kernels::kV41RowStep * dim));
+  const auto lines = [](int64_t bytes) { return (static_cast<size_t>(bytes) + 63) / 64 * 64; };
+  const size_t per_key = lines(n * lanes * 4);
+  pages = kernels::WeightMemory(lines(max_window * stride * 2) + lines(max_global * stride * 2) +
+                                lines(lanes * dim * 4) + 3 * per_key +
+                                lines(kernels::kV41RowStep * dim * 4));
+  std::byte* at = pages.data();
+  const auto take = [&](auto*& pointer, size_t bytes) {
+    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(at);
+    at += bytes;
+  };
+  take(window, lines(max_window * stride * 2));
+  take(global, lines(max_global * stride * 2));
+  take(memory.packed, lines(lanes * dim * 4));
+  take(memory.scores, per_key);
+  take(memory.exps, per_key);
+  take(memory.weights, per_key);
+  take(scratch, lines(kernels::kV41RowStep * dim * 4));
+  memory.scratch = scratch;
   rows.resize(size(n));
   for (auto* b : {&held, &slots, &next_slots, &free_slots}) b->resize(size(max_global));
-  memory = {packed.data(), scores.data(), exps.data(), weights.data(), scratch.data()};
 }
 
 // Rows of one sequence, ascending positions.
 void FastOps::attend_block(float* q, std::span<const AttentionRow> rows, const Config& c,
-                           const float* sink, AttentionScratch& s) {
+                           const float* sink, AttentionScratch& s, kernels::V41Fetch* fetch) {
   const int64_t dim = c.head_dim, width = static_cast<int64_t>(c.heads) * dim;
   const float scale = attention_scale(c);
   const int32_t first = rows.front().floor;
@@ -53,15 +65,14 @@ void FastOps::attend_block(float* q, std::span<const AttentionRow> rows, const C
   for (const AttentionRow& r : rows) {
     for (; unpacked <= r.position; ++unpacked)
       kernels::v41_unpack_window(r.window.row(unpacked), dim,
-                                 s.window.data() + (unpacked - first) * s.stride);
+                                 s.window + (unpacked - first) * s.stride);
     int64_t n = 0;
     for (int32_t p = r.floor; p <= r.position; ++p)
-      s.rows[static_cast<size_t>(n++)] = s.window.data() + (p - first) * s.stride;
+      s.rows[static_cast<size_t>(n++)] = s.window + (p - first) * s.stride;
     s.hold(r, dim);
     for (int32_t i = 0; i < r.n_selected; ++i)
-      s.rows[static_cast<size_t>(n++)] =
-          s.global.data() + s.slots[static_cast<size_t>(i)] * s.stride;
-    kernels::v41_attend(q, s.rows.data(), n, c.heads, dim, scale, sink, s.memory, q);
+      s.rows[static_cast<size_t>(n++)] = s.global + s.slots[static_cast<size_t>(i)] * s.stride;
+    kernels::v41_attend(q, s.rows.data(), n, c.heads, dim, scale, sink, s.memory, q, fetch);
     q += width;
   }
 }
@@ -81,50 +92,72 @@ void FastOps::AttentionScratch::hold(const AttentionRow& r, int64_t dim) {
   auto fresh = static_cast<int32_t>(n_held);
   for (size_t i = 0; i < n_new; ++i) {
     held[i] = r.selected[i];
-    if (i + kAhead < n_new && next_slots[i + kAhead] < 0) fetch(r.global, r.selected[i + kAhead]);
+    if (i + kAhead < n_new && next_slots[i + kAhead] < 0)
+      prefetch_row(r.global, r.selected[i + kAhead]);
     if (next_slots[i] >= 0) continue;
     next_slots[i] = n_free > 0 ? free_slots[--n_free] : fresh++;
-    kernels::v41_unpack_global(r.global.row(r.selected[i]), dim,
-                               global.data() + next_slots[i] * stride);
+    kernels::v41_unpack_global(r.global.row(r.selected[i]), dim, global + next_slots[i] * stride);
   }
   // A shorter list leaves places behind; forget them all rather than keep a list of holes.
   n_held = n_free == 0 ? n_new : 0;
   std::swap(slots, next_slots);
 }
 
-// One row, shared among the threads.
+// What thread `rank` fetches during attention: its part of each piece, as v41_linear shares them.
+kernels::V41Fetch FastOps::fetch_of(int rank, std::span<kernels::V41Fetch::Piece> pieces) const {
+  const auto r = static_cast<size_t>(rank), threads = static_cast<size_t>(pool_->size());
+  for (size_t i = 0; i < n_soon_; ++i) {
+    const auto* begin = reinterpret_cast<const uint8_t*>(soon_[i].data());
+    const size_t bytes = soon_[i].size();
+    pieces[i] = {begin + bytes * r / threads, begin + bytes * (r + 1) / threads};
+  }
+  return {.next = pieces.data(), .more = static_cast<int64_t>(n_soon_)};
+}
+
+// One row, shared among the threads: ranges of keys for scores, ranges of dimensions for values. A
+// thread unpacks for itself what it needs of each key, all dimensions of its own and its dimensions
+// of the others: less work than taking unpacked rows out of another core's cache.
 void FastOps::attend_shared(float* q, const AttentionRow& r, const Config& c, const float* sink) {
-  AttentionScratch& s = *attention_[0];
   const int64_t dim = c.head_dim, window = r.position - r.floor + 1, n = window + r.n_selected;
   const float scale = attention_scale(c);
-  kernels::v41_pack_queries(q, c.heads, dim, s.memory);
-  const auto steps = static_cast<size_t>((n + kernels::kV41RowStep - 1) / kernels::kV41RowStep);
-  const auto first_of = [&](size_t step) {
-    return std::min(n, static_cast<int64_t>(step) * kernels::kV41RowStep);
-  };
-  pool_->run(steps, [&](size_t begin, size_t end, int worker) {
-    for (int64_t t = first_of(begin); t < first_of(end); ++t) {
-      uint16_t* to;
-      if (t < window) {
-        to = s.window.data() + t * s.stride;
-        kernels::v41_unpack_window(r.window.row(r.floor + static_cast<int32_t>(t)), dim, to);
-      } else {
-        const int64_t i = t - window;
-        if (i + kAhead < r.n_selected) fetch(r.global, r.selected[i + kAhead]);
-        to = s.global.data() + i * s.stride;
-        kernels::v41_unpack_global(r.global.row(r.selected[i]), dim, to);
+  const int64_t steps = (n + kernels::kV41RowStep - 1) / kernels::kV41RowStep, columns = dim / 32;
+  kernels::V41QueryMemory shared = attention_[0]->memory;
+  pool_->together([&](Team& team) {
+    AttentionScratch& s = *attention_[static_cast<size_t>(team.rank())];
+    const int64_t rank = team.rank(), size = team.size();
+    const int64_t first = std::min(n, steps * rank / size * kernels::kV41RowStep),
+                  last = std::min(n, steps * (rank + 1) / size * kernels::kV41RowStep),
+                  left = columns * rank / size * 32, right = columns * (rank + 1) / size * 32;
+    kernels::V41Fetch::Piece pieces[kMostSoon];
+    kernels::V41Fetch fetch = fetch_of(team.rank(), pieces);
+    const auto unpack = [&](int64_t from, int64_t to, int64_t begin, int64_t end) {
+      for (int64_t t = from; t < to; ++t) {
+        uint16_t* out;
+        if (t < window) {
+          out = s.window + t * s.stride;
+          kernels::v41_unpack_window(r.window.row(r.floor + static_cast<int32_t>(t)), dim, begin,
+                                     end, out);
+        } else {
+          const int64_t i = t - window;
+          if (i + kAhead < r.n_selected) prefetch_row(r.global, r.selected[i + kAhead]);
+          out = s.global + i * s.stride;
+          kernels::v41_unpack_global(r.global.row(r.selected[i]), dim, begin, end, out);
+        }
+        s.rows[static_cast<size_t>(t)] = out;
       }
-      s.rows[static_cast<size_t>(t)] = to;
-    }
-    kernels::v41_scores(s.rows.data(), first_of(begin), first_of(end), c.heads, dim, scale,
-                        s.memory, attention_[static_cast<size_t>(worker)]->scratch.data());
-  });
-  pool_->run(steps, [&](size_t begin, size_t end, int) {
-    kernels::v41_weights(n, first_of(begin), first_of(end), c.heads, s.memory);
-  });
-  pool_->run(static_cast<size_t>(dim / 32), [&](size_t begin, size_t end, int) {
-    kernels::v41_values(s.rows.data(), n, c.heads, dim, static_cast<int64_t>(begin) * 32,
-                        static_cast<int64_t>(end) * 32, sink, s.memory, q);
+    };
+    kernels::V41QueryMemory memory = shared;
+    memory.packed = s.memory.packed;
+    kernels::v41_pack_queries(q, c.heads, dim, memory);
+    unpack(first, last, 0, dim);
+    kernels::v41_scores(s.rows.data(), first, last, c.heads, dim, scale, memory, s.scratch, &fetch);
+    unpack(0, first, left, right);
+    unpack(last, n, left, right);
+    team.meet();
+    kernels::v41_weights(n, first, last, c.heads, memory);
+    team.meet();
+    if (left < right)
+      kernels::v41_values(s.rows.data(), n, c.heads, dim, left, right, sink, memory, q, &fetch);
   });
 }
 
@@ -136,6 +169,7 @@ void FastOps::attend(float* q, std::span<const AttentionRow> rows, const Config&
     for (const AttentionRow& r : rows) {
       attend_shared(q, r, c, sink);
       q += width;
+      n_soon_ = 0;  // fetched
     }
     return;
   }
@@ -145,6 +179,11 @@ void FastOps::attend(float* q, std::span<const AttentionRow> rows, const Config&
       static_cast<size_t>((m + block - 1) / block),
       [&](size_t begin, size_t end, int worker) {
         AttentionScratch& s = *attention_[static_cast<size_t>(worker)];
+        kernels::V41Fetch::Piece pieces[kMostSoon];
+        kernels::V41Fetch fetch;
+        // Threads with several blocks fetch with their first.
+        if (n_soon_ != 0 && !s.fetched) fetch = fetch_of(worker, pieces);
+        s.fetched = n_soon_ != 0;
         const int64_t last = std::min(m, static_cast<int64_t>(end) * block);
         for (int64_t i = static_cast<int64_t>(begin) * block; i < last;) {
           int64_t n = 1;
@@ -156,11 +195,13 @@ void FastOps::attend(float* q, std::span<const AttentionRow> rows, const Config&
                  at(i + n).position == at(i + n - 1).position + 1 && at(i + n).floor >= at(i).floor)
             ++n;
           attend_block(q + i * width, rows.subspan(static_cast<size_t>(i), static_cast<size_t>(n)),
-                       c, sink, s);
+                       c, sink, s, fetch.more != 0 ? &fetch : nullptr);
           i += n;
         }
       },
       1);
+  n_soon_ = 0;
+  for (const auto& s : attention_) s->fetched = false;
 }
 
 }  // namespace deepmint::v41

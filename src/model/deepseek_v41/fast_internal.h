@@ -7,6 +7,7 @@
 #include "core/aligned.h"
 #include "kernels/v41_attention.h"
 #include "kernels/v41_index.h"
+#include "kernels/weight_memory.h"
 #include "model/deepseek_v41/fast_ops.h"
 
 namespace deepmint::v41 {
@@ -19,8 +20,12 @@ struct FastOps::AttentionScratch {
   // Distance of unpacked rows: not a power of two, or a column of rows would fall into a few cache
   // sets.
   int64_t stride;
-  AlignedBuffer<uint16_t> window, global;  // unpacked rows
-  AlignedBuffer<float> packed, scores, exps, weights, scratch;
+  // All that follows lies together on huge pages: on small ones, half a megabyte falls into few
+  // sets of the second-level cache as luck has it.
+  kernels::WeightMemory pages;
+  uint16_t *window = nullptr, *global = nullptr;  // unpacked rows
+  float* scratch = nullptr;
+  bool fetched = false;               // what is read after attention, in this call
   std::vector<const uint16_t*> rows;  // of the current query
   // Global rows that the last query of a block had: held[i] stands at slots[i]; together they fill
   // the places 0 .. n_held - 1.

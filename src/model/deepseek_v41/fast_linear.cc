@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/check.h"
 #include "kernels/scalar_math.h"
@@ -124,6 +125,21 @@ void FastLinear::linear(const Matrix& w, const float* x, int64_t m, float* y, Ou
   kernels::v41_linear({&p, 1}, workspace_, pool_);
 }
 
+void FastLinear::linears(std::span<const Arithmetic::Product> products, const float* x, int64_t m,
+                         const kernels::V41Beside& beside) {
+  products_.clear();
+  bool set[2] = {};  // rows for FP8 weights, rows for BF16 weights
+  for (const Arithmetic::Product& p : products) {
+    const bool plain = p.w->kind == WeightKind::kBf16;
+    kernels::V41Rows& rows = plain ? shared_rows_ : rows_;
+    if (!std::exchange(set[plain ? 1 : 0], true))
+      rows.set(format_of(*p.w), plain ? V41Round::kPlain : V41Round::kQ8, x, m, p.w->k, p.w->k,
+               pool_);
+    products_.push_back({view(*p.w), rows.rows(), p.y, p.w->n, p.output == Output::kBf16});
+  }
+  kernels::v41_linear(products_, workspace_, pool_, beside);
+}
+
 void FastLinear::linear_groups(std::span<const Matrix> w, const float* x, int64_t m, float* y) {
   if (m == 0 || w.empty()) return;
   const auto groups = static_cast<int64_t>(w.size());
@@ -204,7 +220,7 @@ std::span<const int32_t> FastLinear::route(const float* u, int64_t m, const Conf
 }
 
 void FastLinear::experts(const float* u, int64_t m, const Config& c, const LayerWeights& w,
-                         float* y) {
+                         float* y, const kernels::V41Beside& beside) {
   const auto rows = static_cast<size_t>(m), k = static_cast<size_t>(c.experts_per_token),
              hidden = static_cast<size_t>(c.hidden), inter = static_cast<size_t>(c.expert_inter),
              slots = rows * k, all = slots + rows;
@@ -237,7 +253,7 @@ void FastLinear::experts(const float* u, int64_t m, const Config& c, const Layer
       {view(w.shared.w1), shared_rows_.rows(), gate_.data() + slots * inter, stride, true});
   products_.push_back(
       {view(w.shared.w3), shared_rows_.rows(), up_.data() + slots * inter, stride, true});
-  kernels::v41_linear(products_, workspace_, pool_);
+  kernels::v41_linear(products_, workspace_, pool_, beside);
 
   inner_.prepare(format_of(w.experts[0].w2), V41Round::kQ8, static_cast<int64_t>(slots),
                  c.expert_inter);

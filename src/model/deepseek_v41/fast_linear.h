@@ -37,6 +37,8 @@ class FastLinear {
 
   // As in Arithmetic.
   void linear(const Matrix& w, const float* x, int64_t m, float* y, Output output);
+  void linears(std::span<const Arithmetic::Product> products, const float* x, int64_t m,
+               const kernels::V41Beside& beside);
   // x: [m, w.size(), k] → y: [m, w.size(), n], bf16; x as it is.
   void linear_groups(std::span<const Matrix> w, const float* x, int64_t m, float* y);
 
@@ -44,7 +46,8 @@ class FastLinear {
   std::span<const int32_t> route(const float* u, int64_t m, const Config& c, const LayerWeights& w);
   // y: [m, hidden] = the routed experts by ascending id, then the shared one, after route() of the
   // same rows.
-  void experts(const float* u, int64_t m, const Config& c, const LayerWeights& w, float* y);
+  void experts(const float* u, int64_t m, const Config& c, const LayerWeights& w, float* y,
+               const kernels::V41Beside& beside = {});
 
  private:
   ThreadPool& pool_;

@@ -131,6 +131,62 @@ TEST_F(FastLinearTest, ExpertsAreCloseToTheReference) {
   }
 }
 
+// Products side by side, and a mix beside them or beside the experts, are what they are alone.
+TEST_F(FastLinearTest, TogetherEqualsOneByOne) {
+  const LayerWeights& w = weights_.layers[2];  // a kv source
+  ASSERT_TRUE(w.compressor);
+  const auto hc = static_cast<size_t>(config_.streams);
+  for (const Isa isa : available_isas())
+    for (const int64_t m : {1, 3, 8, 9}) {
+      set_active_isa(isa);
+      const auto x = rows(m, config_.hidden), X = rows(m, config_.streams * config_.hidden);
+      const auto M = static_cast<size_t>(m);
+      std::vector<std::vector<float>> results;
+      for (const int threads : {1, 2, 3}) {
+        ThreadPool pool(threads);
+        const auto fast = make_fast_arithmetic(&pool);
+        ASSERT_TRUE(fast->reserve(config_, M));
+        const auto mixes = [&](const MixWeights& mix, std::vector<float>& out, auto&& call) {
+          out.assign(M * hc * (hc + 2), -1.0f);
+          call(mix, out.data(), out.data() + M * hc, out.data() + 2 * M * hc);
+        };
+        const auto want_mix = [&](const MixWeights& mix) {
+          std::vector<float> out;
+          mixes(mix, out, [&](const MixWeights& v, float* pre, float* post, float* comb) {
+            fast->mix(X.data(), m, config_, v, pre, post, comb);
+          });
+          return out;
+        };
+        const Matrix* const matrices[] = {&w.wkv, &w.compressor->wkv, &w.wq_a};
+        std::vector<float> one[3], all[3], beside, experts(M * static_cast<size_t>(config_.hidden)),
+            alone = experts;
+        Arithmetic::Product products[3];
+        for (size_t i = 0; i < 3; ++i) {
+          const Output output = i == 1 ? Output::kF32 : Output::kBf16;
+          one[i].resize(M * static_cast<size_t>(matrices[i]->n));
+          all[i] = one[i];
+          fast->linear(*matrices[i], x.data(), m, one[i].data(), output);
+          products[i] = {matrices[i], all[i].data(), output};
+        }
+        mixes(w.attn_mix, beside, [&](const MixWeights& v, float* pre, float* post, float* comb) {
+          fast->mix_beside(X.data(), m, config_, v, pre, post, comb);
+          fast->linears(products, x.data(), m);
+        });
+        for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(one[i], all[i])) << i;
+        EXPECT_TRUE(same_bits(beside, want_mix(w.attn_mix))) << threads << ", m " << m;
+        fast->moe(x.data(), m, config_, 2, w, alone.data());
+        mixes(w.ffn_mix, beside, [&](const MixWeights& v, float* pre, float* post, float* comb) {
+          fast->mix_beside(X.data(), m, config_, v, pre, post, comb);
+          fast->moe(x.data(), m, config_, 2, w, experts.data());
+        });
+        EXPECT_TRUE(same_bits(beside, want_mix(w.ffn_mix))) << threads << ", m " << m;
+        EXPECT_TRUE(same_bits(experts, alone));
+        results.push_back(experts);
+      }
+      for (const auto& r : results) EXPECT_TRUE(same_bits(r, results[0])) << to_string(isa);
+    }
+}
+
 // T11: equal scores go to the lower ids; a bias moves the choice and not the weights.
 TEST_F(FastLinearTest, TiesGoToTheLowerExpert) {
   LayerWeights w = weights_.layers[2];

@@ -12,7 +12,24 @@ namespace {
 size_t count(int64_t n) { return static_cast<size_t>(n); }
 int64_t row(size_t i) { return static_cast<int64_t>(i); }
 
+float inverse_norm(const float* x, int64_t n, const Config& c) {
+  return static_cast<float>(
+      1.0 / std::sqrt(kernels::v41_sum_squares(x, n) / static_cast<double>(n) + c.norm_eps));
+}
+
 }  // namespace
+
+void FastOps::soon(std::span<const Matrix* const> weights) {
+  n_soon_ = 0;
+  for (const Matrix* w : weights) {
+    const std::span<const std::byte> bytes = w->weight->bytes;
+    // Groups of one tensor lie one behind the other.
+    if (n_soon_ > 0 && soon_[n_soon_ - 1].data() + soon_[n_soon_ - 1].size() == bytes.data())
+      soon_[n_soon_ - 1] = {soon_[n_soon_ - 1].data(), soon_[n_soon_ - 1].size() + bytes.size()};
+    else if (n_soon_ < kMostSoon)
+      soon_[n_soon_++] = bytes;
+  }
+}
 
 void FastOps::rms_norm(const float* x, int64_t m, int d, const float* weight, double eps,
                        float* y) {
@@ -45,27 +62,34 @@ void FastOps::rope(float* x, int64_t m, int groups, int d, int rotary, const flo
   });
 }
 
+void FastOps::mix_rows(const float* X, int64_t m, const Config& c, const MixWeights& w, float* pre,
+                       float* post, float* comb) {
+  const int64_t hc = c.streams, n = hc * c.hidden, outputs = hc * (hc + 2), stride = outputs + 1;
+  kernels::v41_mix_dots(X, m, n, w.fn.data(), 0, outputs, dots_.data(), stride);
+  for (int64_t i = 0; i < m; ++i)
+    dots_[count(i * stride + outputs)] = inverse_norm(X + i * n, n, c);
+  kernels::v41_mix_finish(dots_.data(), m, stride, hc, w.base.data(), w.scale.data(),
+                          c.sinkhorn_rounds, c.hc_eps, pre, post, comb);
+}
+
 void FastOps::mix(const float* X, int64_t m, const Config& c, const MixWeights& w, float* pre,
                   float* post, float* comb) {
   const int64_t hc = c.streams, n = hc * c.hidden, outputs = hc * (hc + 2), stride = outputs + 1;
   // Rows in eights, outputs in halves when there are few rows: each dot product is one thread's.
-  constexpr int64_t kRows = 8;
-  const int64_t blocks = (m + kRows - 1) / kRows;
+  const int64_t blocks = (m + kMixRows - 1) / kMixRows;
   const int64_t parts = blocks < 2 * pool_->size() ? std::min<int64_t>(2 * pool_->size(), 8) : 1;
   pool_->run(
       count(blocks * parts),
       [&](size_t begin, size_t end, int) {
         for (int64_t item = row(begin); item < row(end); ++item) {
-          const int64_t first = item / parts * kRows, part = item % parts,
-                        rows = std::min(kRows, m - first);
+          const int64_t first = item / parts * kMixRows, part = item % parts,
+                        rows = std::min(kMixRows, m - first);
           kernels::v41_mix_dots(X + first * n, rows, n, w.fn.data(), outputs * part / parts,
                                 outputs * (part + 1) / parts, dots_.data() + first * stride,
                                 stride);
           if (part == 0)
             for (int64_t i = first; i < first + rows; ++i)
-              dots_[count(i * stride + outputs)] = static_cast<float>(
-                  1.0 / std::sqrt(kernels::v41_sum_squares(X + i * n, n) / static_cast<double>(n) +
-                                  c.norm_eps));
+              dots_[count(i * stride + outputs)] = inverse_norm(X + i * n, n, c);
         }
       },
       1);

@@ -4,11 +4,13 @@
 // v41_index.h; docs/kernels/v41_ops.md has orders, bounds and speed.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
 #include "core/aligned.h"
 #include "core/thread_pool.h"
+#include "kernels/v41_attention.h"
 #include "kernels/v41_index.h"
 #include "model/deepseek_v41/arithmetic.h"
 
@@ -34,6 +36,7 @@ class FastOps : public Arithmetic {
   void expand(const float* y, int64_t m, const Config& c, const float* post, const float* comb,
               float* X) override;
   void pack(Packing packing, const float* x, int64_t m, int d, std::byte* const* rows) override;
+  void soon(std::span<const Matrix* const> weights) override;
   void attend(float* q, std::span<const AttentionRow> rows, const Config& c,
               const float* sink) override;
   void pool(std::span<const Pair> pairs, int d, float* out) override;
@@ -45,13 +48,18 @@ class FastOps : public Arithmetic {
               const EngramWeights& w) override;
 
  protected:
+  static constexpr int64_t kMixRows = 8;
+  // mix() of at most kMixRows rows on the calling thread.
+  void mix_rows(const float* X, int64_t m, const Config& c, const MixWeights& w, float* pre,
+                float* post, float* comb);
   ThreadPool* const pool_;
 
  private:
   struct AttentionScratch;  // of one thread: fast_attention.cc
   struct SelectScratch;     // of one thread: fast_select.cc
   void attend_block(float* q, std::span<const AttentionRow> rows, const Config& c,
-                    const float* sink, AttentionScratch& s);
+                    const float* sink, AttentionScratch& s, kernels::V41Fetch* fetch);
+  kernels::V41Fetch fetch_of(int rank, std::span<kernels::V41Fetch::Piece> pieces) const;
   void attend_shared(float* q, const AttentionRow& row, const Config& c, const float* sink);
   void select_block(const float* q, const float* w, std::span<const SelectRow> rows,
                     const Config& c, Candidates candidates, SelectScratch& s);
@@ -67,6 +75,9 @@ class FastOps : public Arithmetic {
       pool_->run(count, body);
   }
 
+  static constexpr size_t kMostSoon = 16;
+  std::array<std::span<const std::byte>, kMostSoon> soon_;
+  size_t n_soon_ = 0;
   std::vector<std::unique_ptr<AttentionScratch>> attention_;
   std::vector<std::unique_ptr<SelectScratch>> select_;
   AlignedBuffer<float> dots_;  // [rows, outputs + 1] of mix

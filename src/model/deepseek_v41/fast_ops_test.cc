@@ -14,6 +14,7 @@
 
 #include "core/aligned.h"
 #include "core/cpu_isa.h"
+#include "kernels/v41_attention.h"
 #include "model/deepseek_v41/formats.h"
 #include "model/deepseek_v41/ref_ops.h"
 
@@ -353,6 +354,42 @@ TEST_P(FastOpsTest, PackingEqualsTheReference) {
   }
 }
 
+// Every code under every scale, and parts of a row.
+TEST_P(FastOpsTest, PackedKeysUnpackExactly) {
+  constexpr int kDim = 96;
+  for (int scale = 0; scale < 256; ++scale) {
+    std::vector<std::byte> row(kDim + kDim / 16);
+    for (size_t i = 0; i < kDim / 2; ++i)
+      row[i] = static_cast<std::byte>(i * 37 + static_cast<size_t>(scale));
+    for (size_t i = 0; i < 16; ++i) row[16 + i] = static_cast<std::byte>(i | (15 - i) << 4);
+    for (size_t i = 0; i < kDim / 16; ++i)
+      row[kDim / 2 + i] = static_cast<std::byte>((static_cast<size_t>(scale) + i * 51) % 256);
+    for (size_t i = 0; i < kDim / 16; ++i)  // NaN is no scale
+      if ((row[kDim / 2 + i] & std::byte{127}) == std::byte{127}) row[kDim / 2 + i] ^= std::byte{1};
+    const auto* bytes = reinterpret_cast<const uint8_t*>(row.data());
+    std::vector<float> want(kDim);
+    dequantize_q4kv(bytes, bytes + kDim / 2, kDim, want.data());
+    std::vector<uint16_t> got(kDim), part(kDim, 7);
+    kernels::v41_unpack_global(row.data(), kDim, got.data());
+    kernels::v41_unpack_global(row.data(), kDim, 32, 64, part.data());
+    for (size_t i = 0; i < kDim; ++i) {
+      ASSERT_EQ(got[i], std::bit_cast<uint32_t>(want[i]) >> 16) << "scale " << scale << ", " << i;
+      ASSERT_EQ(part[i], i >= 32 && i < 64 ? got[i] : 7);
+    }
+    if (scale < 27 || scale > 245) continue;  // beyond BF16's normal numbers
+    for (size_t i = 0; i < kDim; ++i) row[i] = static_cast<std::byte>(i * 83 % 127 + (i % 2) * 128);
+    for (size_t i = 0; i < kDim / 32; ++i) row[kDim + i] = static_cast<std::byte>(scale);
+    dequantize_q8(bytes, bytes + kDim, kDim, want.data());
+    part.assign(kDim, 7);
+    kernels::v41_unpack_window(row.data(), kDim, got.data());
+    kernels::v41_unpack_window(row.data(), kDim, 32, 64, part.data());
+    for (size_t i = 0; i < kDim; ++i) {
+      ASSERT_EQ(got[i], std::bit_cast<uint32_t>(want[i]) >> 16) << "scale " << scale << ", " << i;
+      ASSERT_EQ(part[i], i >= 32 && i < 64 ? got[i] : 7);
+    }
+  }
+}
+
 TEST_P(FastOpsTest, PoolAndEngram) {
   const Config c = config(96);
   auto fast = ops(c, 2);
@@ -477,13 +514,25 @@ TEST_P(FastOpsTest, AttentionOverEveryListLength) {
     // Row by row on three threads, in blocks on two, and in reverse order: the same bits.
     auto shared = ops(c, 3);
     auto pair = ops(c, 2);
+    // What is fetched meanwhile is never looked at.
+    std::vector<std::byte> bytes(100001);
+    TensorView tensor[3];
+    Matrix matrix[3];
+    const Matrix* soon[3];
+    for (size_t i = 0; i < 3; ++i) {
+      tensor[i].bytes = std::span(bytes).subspan(i * 30001, 30001 + i % 2);
+      matrix[i].weight = &tensor[i];
+      soon[i] = &matrix[i];
+    }
     for (size_t i = 0; i < rows.size(); i += 7) {
       auto one = std::vector<float>(q.begin() + static_cast<std::ptrdiff_t>(i * width),
                                     q.begin() + static_cast<std::ptrdiff_t>((i + 1) * width));
+      if (i % 2 == 0) shared->soon(soon);
       shared->attend(one.data(), {&rows[i], 1}, c, sink.data());
       ASSERT_TRUE(same_bits(one, std::span(got).subspan(i * width, width))) << i;
     }
     auto again = q;
+    pair->soon(soon);
     pair->attend(again.data(), rows, c, sink.data());
     EXPECT_TRUE(same_bits(again, got));
     std::vector<AttentionRow> reversed(rows.rbegin(), rows.rend());

@@ -15,6 +15,9 @@ namespace deepmint::v41 {
 namespace {
 
 constexpr size_t kMaxGrams = 16;  // of an Engram n-gram; config.cc refuses more
+// Up to so many rows a step waits for weights, and fetches them while it attends.
+constexpr int64_t kFewRows = 16;
+constexpr size_t kMostGroups = 12;
 
 size_t source_index(const Config& c, int kv_source) {
   return static_cast<size_t>(std::find(c.kv_sources.begin(), c.kv_sources.end(), kv_source) -
@@ -178,21 +181,17 @@ Status V41Model::check_engram(const EngramWeights& w, std::span<const int64_t> i
   return {};
 }
 
-// Latents, index keys and carries of a kv source, from s.u.
+// Latents, index keys and carries of a kv source, from s.latents or s.kv and s.gate.
 void V41Model::compress(Step& s, int layer) {
   const Config& c = config_;
   const CompressorWeights& w = *weights_.layers[static_cast<size_t>(layer)].compressor;
   const size_t source = source_index(c, layer), d = static_cast<size_t>(c.head_dim), m = s.m;
   const int ratio = c.ratios[static_cast<size_t>(layer)];
-  const auto rows = static_cast<int64_t>(m);
   const float* table = s.table.data();
   size_t n = 0;  // latents; latent i is closed by active row keep[i]
   if (ratio == 1) {
-    arithmetic_->linear(w.wkv, s.u.data(), rows, s.latents.data(), Output::kBf16);
     for (; n < m; ++n) s.keep[n] = static_cast<uint32_t>(n);
   } else {
-    arithmetic_->linear(w.wkv, s.u.data(), rows, s.kv.data(), Output::kF32);
-    arithmetic_->linear(*w.wgate, s.u.data(), rows, s.gate.data(), Output::kF32);
     for (size_t j = 0; j < m; ++j) {
       if (s.position[j] % 2 == 0) continue;
       const bool here = j > 0 && s.in(j - 1).sequence == s.in(j).sequence;
@@ -235,16 +234,13 @@ void V41Model::compress(Step& s, int layer) {
   arithmetic_->pack(Packing::kGlobal, latents, count, c.head_dim, s.packed.data());
 }
 
-// Top rows (and candidate blocks) of an index source, from s.u and s.qr.
+// Top rows (and candidate blocks) of an index source, from s.index_q and s.index_w.
 void V41Model::select(Step& s, int layer) {
   const Config& c = config_;
-  const IndexerWeights& w = *weights_.layers[static_cast<size_t>(layer)].indexer;
   const size_t source = source_index(c, c.kv_source(layer));
   const auto m = static_cast<int64_t>(s.m);
   float *q = s.index_q.data(), *weights = s.index_w.data();
-  arithmetic_->linear(w.wq_b, s.qr.data(), m, q, Output::kBf16);
   arithmetic_->rope(q, m, c.index_heads, c.index_dim, c.rope_dim, s.table.data(), 1);
-  arithmetic_->linear(w.weights_proj, s.u.data(), m, weights, Output::kBf16);
   const auto scale =
       static_cast<float>(std::pow(c.index_dim, -0.5) * std::pow(c.index_heads, -0.5));
   for (size_t i = 0; i < s.m * static_cast<size_t>(c.index_heads); ++i) weights[i] *= scale;
@@ -266,7 +262,22 @@ void V41Model::select(Step& s, int layer) {
   arithmetic_->select(q, weights, {s.select.data(), s.m}, c, candidates);
 }
 
-// s.y = attention sublayer of the active rows, from s.u.
+// What the attention sublayer begins with, of all running rows: s.qr, and s.index_w of an index
+// source, from s.u; the mix of s.X beside it.
+void V41Model::project_queries(Step& s, int layer, std::span<const Arithmetic::Product> others) {
+  const Config& c = config_;
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const auto m = static_cast<int64_t>(s.m);
+  Arithmetic::Product products[6];
+  auto end = std::copy(others.begin(), others.end(), products);
+  *end++ = {&w.wq_a, s.qr.data(), Output::kBf16};
+  if (w.indexer) *end++ = {&w.indexer->weights_proj, s.index_w.data(), Output::kBf16};
+  arithmetic_->mix_beside(s.X.data(), m, c, w.attn_mix, s.attn_pre.data(), s.post.data(),
+                          s.comb.data());
+  arithmetic_->linears({products, end}, s.u.data(), m);
+}
+
+// s.y = attention sublayer of the active rows, after project_queries.
 void V41Model::attention(Step& s, int layer) {
   const Config& c = config_;
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
@@ -274,9 +285,11 @@ void V41Model::attention(Step& s, int layer) {
   const float* table = ratio == 0 ? s.plain_table.data() : s.table.data();
   const auto m = static_cast<int64_t>(s.m);
   float* q = s.q.data();
-  arithmetic_->linear(w.wq_a, s.u.data(), m, s.qr.data(), Output::kBf16);
   arithmetic_->rms_norm(s.qr.data(), m, c.q_lora, w.q_norm.data(), c.norm_eps, s.qr.data());
-  arithmetic_->linear(w.wq_b, s.qr.data(), m, q, Output::kBf16);
+  const Arithmetic::Product queries[2] = {
+      {&w.wq_b, q, Output::kBf16},
+      {w.indexer ? &w.indexer->wq_b : nullptr, s.index_q.data(), Output::kBf16}};
+  arithmetic_->linears({queries, w.indexer ? size_t{2} : size_t{1}}, s.qr.data(), m);
   arithmetic_->rope(q, m, c.heads, c.head_dim, c.rope_dim, table, 1);
   if (c.is_index_source(layer)) select(s, layer);
 
@@ -298,6 +311,14 @@ void V41Model::attention(Step& s, int layer) {
     to.global = layout_.global_rows(*s.input, s.sequence(j), source);
     to.selected = s.selected.data() + s.row[j] * static_cast<size_t>(c.index_topk);
     to.n_selected = s.n_selected[s.row[j]];
+  }
+  if (m <= kFewRows) {
+    const Matrix* next[kMostGroups + 4];
+    auto end = next;
+    for (const Matrix& group : w.wo_a)
+      if (end < next + kMostGroups) *end++ = &group;
+    for (const Matrix* matrix : {&w.wo_b, &w.gate, &w.shared.w1, &w.shared.w3}) *end++ = matrix;
+    arithmetic_->soon({next, end});
   }
   arithmetic_->attend(q, {s.attention.data(), s.m}, c, w.sink.data());
   arithmetic_->rope(q, m, c.heads, c.head_dim, c.rope_dim, table, -1);
@@ -351,7 +372,21 @@ Status V41Model::forward(const StepInput& input, std::span<float> logits, Tap* t
 
     // Window and global rows of every running row, also of those that go no further.
     s.begin_layer();
-    a.linear(w.wkv, s.u.data(), m, s.k.data(), Output::kBf16);
+    bool all_go_on = true;
+    for (size_t j = 0; j < s.m && layer == last_source; ++j)
+      all_go_on = all_go_on && s.in(j).layer_end >= c.layers;
+    Arithmetic::Product projections[3] = {{&w.wkv, s.k.data(), Output::kBf16}};
+    size_t n_projections = 1;
+    if (w.compressor && !w.compressor->wgate) {
+      projections[n_projections++] = {&w.compressor->wkv, s.latents.data(), Output::kBf16};
+    } else if (w.compressor) {
+      projections[n_projections++] = {&w.compressor->wkv, s.kv.data(), Output::kF32};
+      projections[n_projections++] = {&*w.compressor->wgate, s.gate.data(), Output::kF32};
+    }
+    if (all_go_on)
+      project_queries(s, layer, {projections, n_projections});
+    else
+      a.linears({projections, n_projections}, s.u.data(), m);
     a.rms_norm(s.k.data(), m, c.head_dim, w.kv_norm.data(), c.norm_eps, s.k.data());
     a.rope(s.k.data(), m, 1, c.head_dim, c.rope_dim,
            c.ratios[static_cast<size_t>(layer)] == 0 ? s.plain_table.data() : s.table.data(), 1);
@@ -360,15 +395,15 @@ Status V41Model::forward(const StepInput& input, std::span<float> logits, Tap* t
     if (w.compressor) compress(s, layer);
     did(costs_[static_cast<size_t>(layer)].projection, s.m);
 
-    if (layer == last_source) {
+    if (!all_go_on) {
       size_t kept = 0;
       for (size_t j = 0; j < s.m; ++j)
         if (s.in(j).layer_end >= c.layers) s.keep[kept++] = static_cast<uint32_t>(j);
-      if (kept < s.m) narrow(s, kept);
+      narrow(s, kept);
       m = static_cast<int64_t>(s.m);
+      if (m > 0) project_queries(s, layer, {});
     }
     if (m > 0) {
-      a.mix(s.X.data(), m, c, w.attn_mix, s.attn_pre.data(), s.post.data(), s.comb.data());
       attention(s, layer);
       count_keys(s, layer, work);
       report(layer, "attn", s.y, hidden);
@@ -382,7 +417,7 @@ Status V41Model::forward(const StepInput& input, std::span<float> logits, Tap* t
     }
     if (m == 0) break;
 
-    a.mix(s.X.data(), m, c, w.ffn_mix, s.ffn_pre.data(), s.post.data(), s.comb.data());
+    a.mix_beside(s.X.data(), m, c, w.ffn_mix, s.ffn_pre.data(), s.post.data(), s.comb.data());
     a.collapse(s.X.data(), m, c, s.attn_pre.data(), s.u.data());
     a.rms_norm(s.u.data(), m, c.hidden, w.ffn_norm.data(), c.norm_eps, s.u.data());
     a.moe(s.u.data(), m, c, layer, w, s.y.data());
