@@ -1,6 +1,7 @@
 """Formats that mean harm, through HTTP and through the command: a reply in the format or a clear refusal, soon, while others are served."""
 import http.client
 import json
+import os
 import threading
 import time
 
@@ -8,8 +9,9 @@ import pytest
 
 from program import bad, run
 
-SOON_S = 60      # of the clock of a machine that may be busy; a compilation is cut by steps that take half a second
-STALL_S = 10.0   # the same, for the gap between two pieces of a neighbour's reply
+BUSY = max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))  # a machine that does other things too takes longer
+SOON_S = 20 * BUSY    # until the answer; a compilation is cut by steps that take half a second
+STALL_S = 5 * BUSY    # between two pieces of a neighbour's reply
 
 
 def chain(n):
