@@ -181,9 +181,27 @@ Status check(const Config& c, Reader& r) {
   r.require(
       c.engram_rows.size() == c.engram_layers.size(), "engram_num_embeddings",
       fmt::format("expected {} entries, found {}", c.engram_layers.size(), c.engram_rows.size()));
-  for (const int layer : c.engram_layers)
+  for (size_t i = 0; i < c.engram_layers.size(); ++i) {
+    const int layer = c.engram_layers[i];
     r.require(layer < c.layers, "engram_layer_ids",
               fmt::format("expected layers below {}, found {}", c.layers, layer));
+    r.require(
+        i == 0 || layer > c.engram_layers[i - 1], "engram_layer_ids",
+        fmt::format("expected ascending layers, found [{}]", fmt::join(c.engram_layers, ", ")));
+  }
+  // The pad is looked up in the map of token ids like any other id.
+  if (!c.engram_layers.empty())
+    r.require(c.engram_pad < c.vocab, "engram_pad_token_id",
+              fmt::format("expected a token id below {}, found {}", c.vocab, c.engram_pad));
+  // Each column of a table has a prime of its own, which is searched for; official: 24 a layer.
+  constexpr int64_t kColumns = 256, kColumnsInAll = 4096;
+  const int64_t columns = static_cast<int64_t>(c.engram_heads) * (c.engram_ngram - 1);
+  r.require(columns <= kColumns &&
+                columns * static_cast<int64_t>(c.engram_layers.size()) <= kColumnsInAll,
+            "engram_n_heads",
+            fmt::format("expected at most {} hash columns a layer and {} in all, found {} in each "
+                        "of {} layers",
+                        kColumns, kColumnsInAll, columns, c.engram_layers.size()));
   if (r.ok() && !c.engram_layers.empty()) {
     const auto derived = make_engram_layers(c.engram_layers, c.engram_ngram, c.engram_heads,
                                             c.engram_vocab, c.engram_compressed_vocab);
@@ -320,10 +338,13 @@ Result<Config> parse_config(const json::Value& document) {
   const auto want = static_cast<size_t>(c.layers),
              with_drafts = want + static_cast<size_t>(c.draft_layers);
   if (c.ratios.size() != want && c.ratios.size() != with_drafts)
-    return fail(ErrorCode::kInvalidFile,
-                fmt::format("expected {} entries (layers) or {} (with draft layers), found {}",
-                            want, with_drafts, c.ratios.size()),
-                "compress_ratios");
+    return fail(
+        ErrorCode::kInvalidFile,
+        with_drafts == want
+            ? fmt::format("expected {} entries (layers), found {}", want, c.ratios.size())
+            : fmt::format("expected {} entries (layers) or {} (with draft layers), found {}", want,
+                          with_drafts, c.ratios.size()),
+        "compress_ratios");
   c.ratios.resize(want);
   DEEPMINT_CHECK_OK(check(c, r));
   return c;

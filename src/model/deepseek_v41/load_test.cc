@@ -182,6 +182,10 @@ TEST_F(Load, InconsistentConfigurationIsNamed) {
       {"engram_num_embeddings", {630, 835}, "engram_num_embeddings"},
       {"engram_num_embeddings", {630}, "engram_num_embeddings"},
       {"engram_layer_ids", {1, 9}, "engram_layer_ids"},
+      {"engram_layer_ids", {1, 1}, "engram_layer_ids"},
+      {"engram_layer_ids", {4, 1}, "engram_layer_ids"},
+      {"engram_pad_token_id", 512, "engram_pad_token_id"},
+      {"engram_n_heads", 86, "engram_n_heads"},  // 258 columns
       {"hidden_size", 130, "hidden_size"},
       {"hidden_size", -5, "hidden_size"},
       {"hidden_size", "128", "hidden_size"},
