@@ -100,6 +100,7 @@ enum class CacheMiss : uint8_t {
   kExpired,         // … and was too old
   kSalt,            // it is known under another cache_salt
 };
+inline constexpr size_t kCacheMisses = 6;
 std::string_view to_string(CacheMiss miss);  // "none", "never_seen", …
 
 struct Usage {
@@ -169,6 +170,9 @@ struct EngineStats {
   // Bytes of state memory by use: running requests, what is cached, snapshots, nothing.
   int64_t bytes_running = 0, bytes_cached = 0, bytes_snapshots = 0, bytes_free = 0;
   int64_t bytes_books = 0;  // beside it: what says who holds which block, and what is in it
+  // Nanoseconds that steps worked, and that lay between them and inside them without work for the
+  // model's threads (planning, delivery, masks), while there were requests.
+  int64_t step_ns = 0, step_gap_ns = 0;
   int64_t late_rows = 0;  // rows that ran for a request that had ended while they were planned
 };
 

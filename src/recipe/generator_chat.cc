@@ -37,10 +37,10 @@ std::string usage_json(const ReplyUsage& u) {
                           u.reasoning_tokens);
   return fmt::format(
       "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{},\"prompt_tokens_"
-      "details\":{{\"cached_tokens\":{}}}{},"
+      "details\":{{\"cached_tokens\":{}{}}}{},"
       "\"prompt_cache_hit_tokens\":{},\"prompt_cache_miss_tokens\":{}}}",
       u.prompt.prompt_tokens, u.completion_tokens, u.prompt.prompt_tokens + u.completion_tokens,
-      u.prompt.cached_tokens, details, u.prompt.cached_tokens, miss);
+      u.prompt.cached_tokens, u.prompt.details, details, u.prompt.cached_tokens, miss);
 }
 
 class ChatGenerator final : public Generator {

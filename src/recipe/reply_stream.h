@@ -50,6 +50,8 @@ struct PromptUsage {
   uint64_t prompt_tokens = 0;
   uint64_t cached_tokens = 0;
   uint64_t cache_created_tokens = 0;  // Messages cache_creation_input_tokens
+  // Chat, ours: more members of prompt_tokens_details as JSON, each with a comma in front.
+  std::string details = {};
 };
 
 struct TokenLogprob {

@@ -12,6 +12,8 @@
 namespace deepmint {
 namespace {
 
+constexpr std::string_view kScheme = "Bearer ";
+
 std::optional<std::array<std::byte, 32>> parse_digest(std::string_view text) {
   if (text.size() != 64) return std::nullopt;
   std::array<std::byte, 32> out;
@@ -67,9 +69,17 @@ Result<ApiKeys> ApiKeys::parse(std::string_view text, std::string_view file_name
   return keys;
 }
 
+std::string ApiKeys::account(std::string_view authorization) const {
+  if (digests_.empty() || authorization.size() < kScheme.size()) return {};
+  const auto digest = sha256(as_byte_span(authorization.substr(kScheme.size())));
+  std::string name = "key-";
+  for (size_t i = 0; i < 8; ++i)
+    name += fmt::format("{:02x}", std::to_integer<unsigned>(digest[i]));
+  return name;
+}
+
 bool ApiKeys::allows(std::string_view authorization) const {
   if (digests_.empty()) return true;
-  constexpr std::string_view kScheme = "Bearer ";
   if (!http::equal_ignoring_case(authorization.substr(0, kScheme.size()), kScheme)) return false;
   const auto digest = sha256(as_byte_span(authorization.substr(kScheme.size())));
   bool found = false;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,6 +28,10 @@ class ApiKeys {
   // The value of an Authorization header, "Bearer KEY". True for everybody when no key is required.
   // Takes the same time for every key of the same length, right or wrong.
   bool allows(std::string_view authorization) const;
+
+  // Who is served, for fairness between keys: a name made of the key's digest, nothing of which
+  // tells the key. Empty when no key is required. Of a header that allows() has passed.
+  std::string account(std::string_view authorization) const;
 
  private:
   std::vector<std::array<std::byte, 32>> digests_;

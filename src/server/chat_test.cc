@@ -45,10 +45,12 @@ TEST_F(Server, WholeAnswer) {
   EXPECT_EQ(choice["finish_reason"], "stop");
   EXPECT_TRUE(choice["logprobs"].is_null());
   const size_t prompt = engine_->requests().at(0).tokens.size();
-  EXPECT_EQ(answer["usage"], (json{{"prompt_tokens", prompt},
-                                   {"completion_tokens", 3},
-                                   {"total_tokens", prompt + 3},
-                                   {"prompt_tokens_details", {{"cached_tokens", 0}}}}));
+  EXPECT_EQ(answer["usage"],
+            (json{{"prompt_tokens", prompt},
+                  {"completion_tokens", 3},
+                  {"total_tokens", prompt + 3},
+                  {"prompt_tokens_details",
+                   {{"cached_tokens", 0}, {"replayed_tokens", 0}, {"cache_miss", "none"}}}}));
 }
 
 TEST_F(Server, StreamedAnswer) {

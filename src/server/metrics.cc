@@ -71,10 +71,21 @@ std::string prometheus_text(const Metrics& metrics, const EngineStats& engine,
            "finished_reason=\"error\"");
   e.one("deepmint:cached_prompt_tokens_total", "counter", "Prompt tokens whose state was reused.",
         value(metrics.cached_tokens));
+  e.family(
+      "deepmint:prompt_cache_misses_total", "counter",
+      "Finished choices by why no more of their prompt was cached; none: all that can be was.");
+  for (size_t reason = 0; reason < kCacheMisses; ++reason)
+    e.sample("deepmint:prompt_cache_misses_total", value(metrics.cache_misses[reason]),
+             fmt::format("reason=\"{}\"", to_string(static_cast<CacheMiss>(reason))));
   e.one("deepmint:requests_total", "counter", "Chat completions admitted.",
         value(metrics.requests));
   e.one("deepmint:engine_steps_total", "counter", "Engine steps.",
         static_cast<double>(engine.steps));
+  e.one("deepmint:engine_step_seconds_total", "counter", "Time that engine steps worked.",
+        static_cast<double>(engine.step_ns) * 1e-9);
+  e.one("deepmint:engine_step_gap_seconds_total", "counter",
+        "Time between and inside steps without work for the model's threads, with requests there.",
+        static_cast<double>(engine.step_gap_ns) * 1e-9);
   e.one("deepmint:engine_refused_total", "counter", "Requests that the engine refused.",
         static_cast<double>(engine.refused));
   e.one("deepmint:replayed_prompt_tokens_total", "counter",

@@ -18,7 +18,8 @@ struct Metrics {
   std::atomic<int64_t> prompt_tokens{0}, cached_tokens{0}, output_tokens{0};
   std::atomic<int64_t> finished_stop{0}, finished_length{0}, finished_cancelled{0},
       finished_error{0};
-  std::array<std::atomic<int64_t>, 6> responses{};  // by first digit of the status
+  std::array<std::atomic<int64_t>, kCacheMisses> cache_misses{};  // finished choices by CacheMiss
+  std::array<std::atomic<int64_t>, 6> responses{};                // by first digit of the status
 
   void count_response(int status) {
     if (status >= 100 && status < 600)

@@ -77,11 +77,15 @@ TEST(Metrics, WhatTheEngineCounts) {
   stats.parked_bytes = 17;
   stats.bytes_free = 18;
   stats.bytes_books = 19;
+  stats.step_ns = 3'000'000'000;
+  stats.step_gap_ns = 500'000'000;
   const std::string text = prometheus_text({}, stats, {}, "m");
   for (const std::string_view line :
        {"deepmint:replayed_prompt_tokens_total{model_name=\"m\"} 11\n",
         "deepmint:cache_evictions_total{model_name=\"m\"} 12\n",
         "deepmint:preempted_total{model_name=\"m\"} 13\n",
+        "deepmint:engine_step_seconds_total{model_name=\"m\"} 3\n",
+        "deepmint:engine_step_gap_seconds_total{model_name=\"m\"} 0.5\n",
         "deepmint:state_bytes{model_name=\"m\",use=\"running\"} 14\n",
         "deepmint:state_bytes{model_name=\"m\",use=\"cached\"} 15\n",
         "deepmint:state_bytes{model_name=\"m\",use=\"snapshots\"} 16\n",

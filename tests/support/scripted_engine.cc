@@ -180,6 +180,7 @@ bool ScriptedEngine::play_one(Live& live) {
     FinishEvent event;
     event.reason = reason;
     event.choice = live.request.choice;
+    event.usage = play.cache;
     event.usage.prompt_tokens = static_cast<int32_t>(live.request.tokens.size());
     event.usage.output_tokens = static_cast<int32_t>(live.next_token);
     event.seed = live.request.sampling.seed.value_or(0x5eed);

@@ -37,6 +37,7 @@ class ScriptedEngine : public Engine {
     std::vector<std::vector<TopLogprob>> top = {};  // per token; missing ones are empty
     std::vector<float> logprobs = {};   // per token; missing ones are 0 when asked for, else NaN
     std::chrono::microseconds pace{0};  // real time between two tokens (kFree only)
+    Usage cache = {};                   // what the cache had: cached, replayed, miss
   };
   // An error is what submit() returns.
   using Script = std::function<Result<Play>(const GenerationRequest&)>;

@@ -162,7 +162,8 @@ std::optional<Response> Api::check(const RequestHead& head) {
 void Api::handle(RequestHead head, http::Body body, std::shared_ptr<http::Exchange> exchange) {
   std::string origin = cors_origin(head);
   if (head.method == "POST")
-    return ChatExchange::start(context_, std::move(body), exchange, std::move(origin));
+    return ChatExchange::start(context_, std::move(body), exchange, std::move(origin),
+                               context_->keys.account(head.header("authorization")));
   Response response = answer(head);
   http::allow_origin(response, origin);
   context_->metrics.count_response(response.status);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <limits>
 #include <random>
 #include <utility>
 
@@ -82,6 +81,7 @@ class ChatExchange::Sink final : public EventSink {
     }
     metrics.prompt_tokens += event.usage.prompt_tokens;
     metrics.cached_tokens += event.usage.cached_tokens;
+    ++metrics.cache_misses[static_cast<size_t>(event.usage.cache_miss)];
     metrics.output_tokens += event.usage.output_tokens;
     {
       const std::lock_guard lock(owner_->mutex_);
@@ -97,8 +97,10 @@ class ChatExchange::Sink final : public EventSink {
 };
 
 void ChatExchange::start(const std::shared_ptr<ApiContext>& context, http::Body body,
-                         const std::shared_ptr<http::Exchange>& exchange, std::string cors_origin) {
-  const auto chat = std::make_shared<ChatExchange>(context, exchange, std::move(cors_origin));
+                         const std::shared_ptr<http::Exchange>& exchange, std::string cors_origin,
+                         std::string account) {
+  const auto chat =
+      std::make_shared<ChatExchange>(context, exchange, std::move(cors_origin), std::move(account));
   exchange->set_responder(chat);
   const auto size =
       body.text().size() > kLargeBody ? WorkerPool::Size::kLarge : WorkerPool::Size::kSmall;
@@ -109,10 +111,12 @@ void ChatExchange::start(const std::shared_ptr<ApiContext>& context, http::Body 
 }
 
 ChatExchange::ChatExchange(std::shared_ptr<ApiContext> context,
-                           std::shared_ptr<http::Exchange> exchange, std::string cors_origin)
+                           std::shared_ptr<http::Exchange> exchange, std::string cors_origin,
+                           std::string account)
     : context_(std::move(context)),
       exchange_(std::move(exchange)),
-      cors_origin_(std::move(cors_origin)) {}
+      cors_origin_(std::move(cors_origin)),
+      account_(std::move(account)) {}
 
 ChatExchange::~ChatExchange() = default;
 
@@ -169,6 +173,12 @@ Status ChatExchange::admit(ChatRequest request) {
   generation.max_tokens = static_cast<int32_t>(wanted < 0 ? room : std::min(wanted, room));
   if (!request.ignore_eos) generation.stop_ids = model.end_ids;
   generation.cache_salt = request.cache_salt;
+  generation.request_class = request.request_class;
+  generation.fair_key = account_.empty() ? request.user : account_;
+  if (request.deadline_ms)
+    generation.deadline = arrived_ + std::chrono::milliseconds(*request.deadline_ms);
+  if (request.max_queue_ms)
+    generation.start_by = arrived_ + std::chrono::milliseconds(*request.max_queue_ms);
   generation.tokens = std::move(plan.tokens);
 
   reply_ = std::move(plan.reply);
@@ -313,8 +323,8 @@ void ChatExchange::take_finish(const Finish& finish) {
         return;
     }
   }
-  least_cached_ = std::min<int64_t>(least_cached_, event.usage.cached_tokens);
-  reply_->take_finish(finish.choice, reason, least_cached_, out_);
+  if (!usage_ || event.usage.cached_tokens < usage_->cached_tokens) usage_ = event.usage;
+  reply_->take_finish(finish.choice, reason, *usage_, out_);
 }
 
 void ChatExchange::end(http::Exchange& exchange) {

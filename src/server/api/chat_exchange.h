@@ -3,11 +3,11 @@
 // and bytes. Each part holds this object for as long as it needs it, and the client's leaving
 // cancels the tickets from the io thread.
 //
-//   auto chat = ChatExchange::start(context, std::move(body), exchange, cors_origin);
+//   ChatExchange::start(context, std::move(body), exchange, cors_origin, account);
 #pragma once
 
+#include <chrono>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -25,12 +25,13 @@ namespace deepmint {
 class ChatExchange final : public http::Responder,
                            public std::enable_shared_from_this<ChatExchange> {
  public:
-  // Io thread. Answers on the exchange, now or later.
+  // Io thread. Answers on the exchange, now or later. account: ApiKeys::account.
   static void start(const std::shared_ptr<ApiContext>& context, http::Body body,
-                    const std::shared_ptr<http::Exchange>& exchange, std::string cors_origin);
+                    const std::shared_ptr<http::Exchange>& exchange, std::string cors_origin,
+                    std::string account);
 
   ChatExchange(std::shared_ptr<ApiContext> context, std::shared_ptr<http::Exchange> exchange,
-               std::string cors_origin);
+               std::string cors_origin, std::string account);
   ~ChatExchange() override;
 
   // Io thread.
@@ -72,6 +73,8 @@ class ChatExchange final : public http::Responder,
   const std::shared_ptr<ApiContext> context_;
   const std::shared_ptr<http::Exchange> exchange_;
   const std::string cors_origin_;
+  const std::string account_;
+  const std::chrono::steady_clock::time_point arrived_ = std::chrono::steady_clock::now();
 
   // Written by the worker before `admitted_`, read by the io thread after it.
   bool stream_ = false;
@@ -92,8 +95,9 @@ class ChatExchange final : public http::Responder,
   std::string out_;
   bool begun_ = false;
   size_t unfinished_ = 0;
-  // A prompt that is new is run for one choice, and the others find it: that is no hit.
-  int64_t least_cached_ = std::numeric_limits<int64_t>::max();
+  // Of the choice that found least in the cache, among those that have ended: a prompt that is new
+  // is run for one choice, and the others find it, which is no hit.
+  std::optional<Usage> usage_;
   std::optional<ApiError> trouble_;
 };
 

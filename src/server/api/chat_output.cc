@@ -29,9 +29,9 @@ void append_usage(std::string& out, const ChatUsage& usage) {
   fmt::format_to(
       std::back_inserter(out),
       FMT_STRING("\"usage\":{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{},"
-                 "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}}}"),
+                 "\"prompt_tokens_details\":{{\"cached_tokens\":{}{}}}}}"),
       usage.prompt_tokens, usage.completion_tokens, usage.prompt_tokens + usage.completion_tokens,
-      usage.cached_tokens);
+      usage.cached_tokens, usage.details);
 }
 
 void append_logprobs(std::string& out, std::string_view entries) {
@@ -61,6 +61,11 @@ void append_token(std::string& out, const Tokenizer& tokenizer, TokenId id, floa
 }
 
 }  // namespace
+
+std::string prompt_details(const Usage& usage) {
+  return fmt::format(FMT_STRING(",\"replayed_tokens\":{},\"cache_miss\":\"{}\""),
+                     usage.replayed_tokens, to_string(usage.cache_miss));
+}
 
 ChatOutput::ChatOutput(const ChatIdentity& identity)
     : chunk_head_("data: " + head(identity, "chat.completion.chunk")),

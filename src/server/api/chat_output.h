@@ -31,7 +31,12 @@ struct ChatIdentity {
 
 struct ChatUsage {
   int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+  std::string details = {};  // prompt_details()
 };
+
+// Members of usage.prompt_tokens_details beyond OpenAI's, each with a comma in front: how many of
+// the cached tokens were run again, and why no more was cached.
+std::string prompt_details(const Usage& usage);
 
 struct FinishedChoice {
   std::string_view content;

@@ -4,7 +4,7 @@
 //   DEEPMINT_TRY(plan, plan_chat(context, std::move(request), identity));   // worker thread
 //   plan.reply->begin(out);                                                 // io thread from here
 //   if (plan.reply->take_token(0, {id}, out)) cancel(0);
-//   plan.reply->take_finish(0, FinishReason::kStop, cached_tokens, out);
+//   plan.reply->take_finish(0, FinishReason::kStop, usage, out);
 //   streaming ? plan.reply->end(out) : respond(plan.reply->whole());
 //
 // A reply is a function of its tokens: not of how many come at a time.
@@ -40,9 +40,9 @@ class ChatReply {
   virtual void begin(std::string& out) = 0;  // before everything else
   // True: this choice is complete, whatever the engine would make after this token.
   virtual bool take_token(int32_t choice, const ReplyToken& token, std::string& out) = 0;
-  // kStop or kLength; once per choice, and the last for it. Cached tokens are known only now: of
-  // the choice that found least, among those that have ended.
-  virtual void take_finish(int32_t choice, FinishReason reason, int64_t cached_tokens,
+  // kStop or kLength; once per choice, and the last for it. What the cache had is known only now:
+  // usage is that of the choice that found least, among those that have ended.
+  virtual void take_finish(int32_t choice, FinishReason reason, const Usage& usage,
                            std::string& out) = 0;
   virtual void end(std::string& out) = 0;  // after the last choice: usage and [DONE]
   virtual std::string whole() = 0;         // after the last choice: the response object

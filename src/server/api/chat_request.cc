@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/json.h"
+#include "core/utf8.h"
 #include "recipe/convert.h"
 #include "server/api/fields.h"
 
@@ -357,6 +358,37 @@ Status read_conversation(json::Value& body, recipe::ModelVersion version, ChatRe
   return {};
 }
 
+// Who goes first, how long, on whose account: nothing here changes an answer.
+Status read_service(const Fields& fields, ChatRequest& out) {
+  std::string tier;
+  DEEPMINT_CHECK_OK(fields.text("service_tier", tier, 64));
+  if (tier == "flex" || tier == "batch") {
+    out.request_class = RequestClass::kBatch;
+  } else if (tier == "agent") {
+    out.request_class = RequestClass::kAgent;
+  } else if (!tier.empty() && tier != "auto" && tier != "default" && tier != "priority" &&
+             tier != "interactive") {
+    return fields.wrong("service_tier",
+                        "auto, default, priority or interactive, agent, flex or batch",
+                        *fields.find("service_tier"));
+  }
+  constexpr int64_t kDay = 24 * 3'600'000;
+  const auto duration = [&](std::string_view key, std::optional<int64_t>& ms) -> Status {
+    int64_t value = 0;
+    DEEPMINT_CHECK_OK(fields.integer(key, int64_t{1}, kDay, value));
+    if (value > 0) ms = value;
+    return {};
+  };
+  DEEPMINT_CHECK_OK(duration("deadline_ms", out.deadline_ms));
+  DEEPMINT_CHECK_OK(duration("max_queue_ms", out.max_queue_ms));
+  for (const std::string_view key : {"safety_identifier", "user"})
+    if (const json::Value* user = fields.find(key);
+        out.user.empty() && user != nullptr && user->is_string())
+      out.user = user->as_string().substr(0, kMaxUserBytes);
+  out.user.resize(out.user.size() - utf8::incomplete_tail(out.user));
+  return {};
+}
+
 Status read_sampling(const Fields& fields, ChatRequest& out) {
   SamplingParams& s = out.sampling;
   DEEPMINT_CHECK_OK(fields.number("temperature", 0, 2, s.temperature));
@@ -407,6 +439,7 @@ Result<ChatRequest> parse_chat_request(std::string_view body, const SamplingPara
   DEEPMINT_CHECK_OK(fields.integer("n", 1, kMaxChoices, out.n));
   DEEPMINT_CHECK_OK(fields.boolean("ignore_eos", out.ignore_eos));
   DEEPMINT_CHECK_OK(fields.text("cache_salt", out.cache_salt, 256));
+  DEEPMINT_CHECK_OK(read_service(fields, out));
   DEEPMINT_CHECK_OK(fields.boolean("stream", out.stream));
   if (const json::Value* options = fields.find("stream_options")) {
     if (!options->is_object()) return fields.wrong("stream_options", "an object", *options);

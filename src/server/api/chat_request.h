@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "deepmint/engine.h"
 #include "deepmint/result.h"
 #include "deepmint/sampling.h"
 #include "recipe/chat_prompt.h"
@@ -28,6 +29,7 @@ inline constexpr size_t kMaxStopBytes = 1024;  // of one stop string
 inline constexpr int32_t kMaxTopLogprobs = 20;
 inline constexpr size_t kMaxLogitBias = 1024;
 inline constexpr size_t kMaxTools = 1024;
+inline constexpr size_t kMaxUserBytes = 256;  // what comes behind is not looked at
 
 struct ChatRequest {
   std::string model;                                        // empty: the one that is served
@@ -43,6 +45,9 @@ struct ChatRequest {
   std::vector<std::string> stop;  // none empty
   bool ignore_eos = false;
   std::string cache_salt;
+  RequestClass request_class = RequestClass::kInteractive;  // service_tier
+  std::optional<int64_t> deadline_ms, max_queue_ms;         // from the request's arrival
+  std::string user;                 // safety_identifier, else user; empty: not said, or no text
   recipe::ChatVariables variables;  // tools (unless tool_choice is none), chat_template_kwargs
   // What the reply must look like (response_format, strict tools, forced calls): for
   // make_token_mask().

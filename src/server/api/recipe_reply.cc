@@ -61,10 +61,11 @@ class RecipeReply final : public ChatReply {
     return reply.wants_stop();
   }
 
-  void take_finish(int32_t choice, FinishReason reason, int64_t cached_tokens,
+  void take_finish(int32_t choice, FinishReason reason, const Usage& usage,
                    std::string& out) override {
     ReplyStream& reply = *choices_[static_cast<size_t>(choice)];
-    usage_.cached_tokens = static_cast<uint64_t>(cached_tokens);
+    usage_.cached_tokens = static_cast<uint64_t>(usage.cached_tokens);
+    usage_.details = prompt_details(usage);
     reply.set_prompt_usage(usage_);
     if (--unfinished_ == 0) {
       for (const auto& other : choices_)

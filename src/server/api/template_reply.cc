@@ -71,7 +71,7 @@ class TemplateReply final : public ChatReply {
     return piece.stopped;
   }
 
-  void take_finish(int32_t index, FinishReason reason, int64_t cached_tokens,
+  void take_finish(int32_t index, FinishReason reason, const Usage& usage,
                    std::string& out) override {
     Choice& choice = choices_[static_cast<size_t>(index)];
     out_ = &out;
@@ -84,7 +84,8 @@ class TemplateReply final : public ChatReply {
     if (choice.reader != nullptr && choice.reader->called() && choice.finish_reason == "stop")
       choice.finish_reason = "tool_calls";
     usage_.completion_tokens += choice.tokens;
-    usage_.cached_tokens = cached_tokens;
+    usage_.cached_tokens = usage.cached_tokens;
+    usage_.details = prompt_details(usage);
     if (stream_) output_.finish_chunk(out, index, choice.finish_reason);
   }
 
