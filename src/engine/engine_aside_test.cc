@@ -53,6 +53,27 @@ TEST(EngineCore, SavedWhileSetAsideWithNothingComputed) {
     }
 }
 
+// The same tokens, the same bytes: whatever ran in that memory before, however the prompt was cut.
+TEST(EngineCore, SavedStatesDoNotTellTheirHistory) {
+  const GenerationRequest r = simple(100, 60);
+  const auto saved_after = [&](Driver& d, size_t tokens) {
+    const Submitted s = d.submit(r);
+    while (s.sink->tokens().size() < tokens) d.core->step();
+    auto state = d.core->export_state(s.control->id);
+    s.control->cancelled = true;
+    d.run();
+    return std::move(state).value();
+  };
+  for (const size_t tokens : {1u, 20u, 29u, 59u}) {
+    Driver fresh(fake(), config(4, 200, 40)), used(fake(), config(4, 24, 40));
+    for (uint64_t seed = 8; seed < 40; ++seed) used.submit(simple(130, 60, seed));
+    used.run();
+    const auto expected = saved_after(fresh, tokens);
+    EXPECT_EQ(saved_after(used, tokens), expected) << tokens;
+    EXPECT_EQ(saved_after(used, tokens), expected) << tokens << ", its prompt in the cache";
+  }
+}
+
 TEST(EngineCore, SavedAfterAnyStepAndResumedElsewhere) {
   const auto model = fake();
   GenerationRequest r = simple(100, 110);

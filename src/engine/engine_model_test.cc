@@ -167,6 +167,28 @@ TEST_P(TinyEngine, SavedAndResumed) {
                          whole.logprobs.begin() + static_cast<ptrdiff_t>(before)));
 }
 
+// Memory that others have used before leaves no trace in a saved state.
+TEST_P(TinyEngine, SavedStatesDoNotTellTheirHistory) {
+  const LoadedModel loaded = tiny(shape(), 1);
+  const auto requests = requests_for(loaded.model->info().vocab_size, 12, 200, 80);
+  GenerationRequest r = requests[0];
+  r.max_tokens = 200;
+  const auto saved_after = [&](EngineCore& core, uint64_t id, size_t tokens) {
+    const auto sink = add(core, r);
+    while (sink->tokens().size() < tokens) core.step();
+    auto state = core.export_state(id);
+    while (!core.idle()) core.step();
+    return std::move(state).value();
+  };
+  auto used = core_of(loaded, 4, 33);
+  run_all(*used, requests, 1);
+  uint64_t id = requests.size();
+  for (const size_t tokens : {1u, 9u, 70u}) {
+    auto fresh = core_of(loaded, 1, 512);
+    EXPECT_EQ(saved_after(*used, ++id, tokens), saved_after(*fresh, 1, tokens)) << tokens;
+  }
+}
+
 class SilentSink : public EventSink {
  public:
   void on_token(const TokenEvent&) override {}

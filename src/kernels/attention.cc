@@ -1,5 +1,6 @@
 #include "kernels/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -29,6 +30,12 @@ const AttentionTable& table() {
 
 void kv_write(std::byte* tile, int64_t head_dim, int slot, const float* k, const float* v) {
   table().kv_write(tile, head_dim, slot, k, v);
+}
+void kv_clear(std::byte* tile, int64_t head_dim, int slot) {
+  auto* keys = reinterpret_cast<uint16_t*>(tile);
+  for (int64_t d = 0; d < head_dim; ++d)
+    for (int64_t s = slot; s < kBlockTokens; ++s) keys[d * kBlockTokens + pair_index(s)] = 0;
+  std::fill(keys + (kBlockTokens + slot) * head_dim, keys + 2 * kBlockTokens * head_dim, 0);
 }
 void kv_fetch(const std::byte* tile, int64_t head_dim, int slot) {
   const auto* keys = reinterpret_cast<const uint16_t*>(tile);

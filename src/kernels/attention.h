@@ -26,6 +26,8 @@ constexpr int64_t pair_index(int64_t e) { return e / 32 * 32 + (e % 16) * 2 + (e
 
 // Stores one position of a tile, rounded to BF16 (nearest even). k, v: [head_dim].
 void kv_write(std::byte* tile, int64_t head_dim, int slot, const float* k, const float* v);
+// Zeroes positions slot … 63 of a tile.
+void kv_clear(std::byte* tile, int64_t head_dim, int slot);
 // Brings the lines that kv_write will store to on their way to this core.
 void kv_fetch(const std::byte* tile, int64_t head_dim, int slot);
 

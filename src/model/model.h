@@ -180,6 +180,15 @@ class Model {
     (void)sequence, (void)state, (void)tokens, (void)begin;
   }
 
+  // Zeroes what no row of a sequence of this length will read any more, or before it is written:
+  // positions from `length` on in its last block; of private state what lies before its windows.
+  // So that equal sequences have equal bytes whatever ran in that memory before, and nothing of
+  // others leaves with a saved state. tail: of the request. No row of the sequence is in flight.
+  virtual void clear_unread(const SequenceRef& sequence, std::span<const PartMemory> state,
+                            int32_t length, PromptTail tail) const {
+    (void)sequence, (void)state, (void)length, (void)tail;
+  }
+
   // Hints that these ids will come up soon, so that rows on disk can be fetched. Never blocks.
   virtual void prefetch(std::span<const TokenId> ids) { (void)ids; }
 

@@ -180,6 +180,19 @@ Status FakeModel::forward(const StepInput& input, std::span<float> logits, Tap* 
 
 void FakeModel::commit(const SequenceRef&, std::span<const PartMemory>, int32_t) {}
 
+void FakeModel::clear_unread(const SequenceRef& sequence, std::span<const PartMemory> state,
+                             int32_t length, PromptTail) const {
+  const auto first = static_cast<size_t>(length % kBlockTokens),
+             block = static_cast<size_t>(length) / kBlockTokens;
+  if (first == 0) return;
+  const auto index = static_cast<size_t>(sequence.blocks[block]);
+  const size_t n = kBlockTokens - first;
+  std::memset(element(state[0], index, parts_[0].bytes) + first * sizeof(Cell), 0,
+              n * sizeof(Cell));
+  std::memset(element(state[1], index, parts_[1].bytes) + first * sizeof(uint32_t), 0,
+              n * sizeof(uint32_t));
+}
+
 void FakeModel::fill_logits(uint64_t chain, uint64_t carry, std::span<const TokenId> tokens,
                             std::span<float> out) const {
   const uint64_t seed = mix(chain ^ mix(carry));

@@ -48,6 +48,9 @@ class FakeModel : public Model {
   void commit(const SequenceRef& sequence, std::span<const PartMemory> state,
               int32_t length) override;
 
+  void clear_unread(const SequenceRef& sequence, std::span<const PartMemory> state, int32_t length,
+                    PromptTail tail) const override;
+
   // The logits that forward() gives after these tokens, computed from nothing but the tokens. out:
   // [vocab_size].
   void expected_logits(std::span<const TokenId> tokens, std::span<float> out) const;

@@ -78,6 +78,10 @@ class V41Model : public Model {
                 std::span<const TokenId> tokens, int32_t begin) const override {
     layout_.write_history(state, sequence, tokens, begin);
   }
+  void clear_unread(const SequenceRef& sequence, std::span<const PartMemory> state, int32_t length,
+                    PromptTail tail) const override {
+    layout_.clear_unread(state, sequence, length, tail);
+  }
   // Engram rows of `ids`, read as consecutive text, are announced to the hints; rows of the first
   // ids, whose n-grams begin before them, are not.
   void prefetch(std::span<const TokenId> ids) override;

@@ -1,11 +1,13 @@
 #include "model/deepseek_v41/state.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/check.h"
 
 namespace deepmint::v41 {
 namespace {
+int64_t blocks_of(int32_t positions) { return (positions + kBlockTokens - 1) / kBlockTokens; }
 size_t round64(size_t bytes) { return bytes == 0 ? 64 : (bytes + 63) / 64 * 64; }
 }  // namespace
 
@@ -98,6 +100,32 @@ void StateLayout::write_history(std::span<const PartMemory> state, const Sequenc
   int32_t* ids = history(input, seq);
   for (int32_t p = std::max(0, begin - kHistory); p < begin; ++p)
     ids[p % kHistory] = tokens[static_cast<size_t>(p)];
+}
+
+void StateLayout::clear_unread(std::span<const PartMemory> state, const SequenceRef& seq,
+                               int32_t length, Model::PromptTail tail) const {
+  const StepInput in{.rows = {}, .sequences = {}, .state = state};
+  // Rows of pairs that are not whole are not there yet.
+  if (const int64_t end = blocks_of(length) * kBlockTokens; end > length)
+    for (size_t source = 0; source < ratios_.size(); ++source)
+      for (int64_t row = length / ratios_[source]; row < end / ratios_[source]; ++row) {
+        std::memset(global_row(in, seq, source, row), 0, global_row_);
+        std::memset(index_row(in, seq, source, row), 0, index_row_);
+      }
+  for (int layer = 0; layer < layers_; ++layer) {
+    // The next row reads its own position and the window - 1 before it. Layers behind the last
+    // source have not run where the tail left them out.
+    const int64_t left_out = layer > tail.layer_end ? tail.first_full : 0;
+    const int64_t first = std::max<int64_t>(left_out, length - window_ + 1);
+    for (int64_t p = length; p < length + ring_rows_; ++p)
+      if (p - ring_rows_ < first) std::memset(window_row(in, seq, layer, p), 0, window_row_);
+  }
+  for (const size_t source : carry_sources_)
+    for (int64_t p = length; p < length + kCarryRows; ++p)
+      if (p - kCarryRows != length - 1 || length % 2 == 0)
+        std::memset(carry_row(in, seq, source, p), 0, carry_row_bytes());
+  for (int64_t p = length; p < length + kHistory; ++p)
+    if (p - kHistory < std::max(0, length - kHistoryKept)) history(in, seq)[p % kHistory] = 0;
 }
 
 double StateLayout::global_bytes_per_token() const {

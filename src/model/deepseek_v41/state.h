@@ -60,6 +60,10 @@ class StateLayout {
   void write_history(std::span<const PartMemory> state, const SequenceRef& seq,
                      std::span<const TokenId> tokens, int32_t begin) const;
 
+  // Model::clear_unread.
+  void clear_unread(std::span<const PartMemory> state, const SequenceRef& seq, int32_t length,
+                    Model::PromptTail tail) const;
+
   // Bytes that one token adds to global state, and bytes of one packed window snapshot (window rows
   // only).
   double global_bytes_per_token() const;

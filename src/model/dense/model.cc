@@ -367,6 +367,18 @@ std::byte* DenseModel::tile_of(int index, const StepInput& in, const Row& row,
          (size_of(index, config_.kv_heads) + static_cast<size_t>(kv_head)) * tile_bytes_;
 }
 
+void DenseModel::clear_unread(const SequenceRef& sequence, std::span<const PartMemory> state,
+                              int32_t length, PromptTail) const {
+  const int32_t slot = length % kBlockTokens;
+  if (slot == 0) return;
+  std::byte* block =
+      state[0].base +
+      static_cast<size_t>(sequence.blocks[static_cast<size_t>(length) / kBlockTokens]) *
+          part_.bytes;
+  for (size_t tile = 0; tile < size_of(config_.layers, config_.kv_heads); ++tile)
+    kernels::kv_clear(block + tile * tile_bytes_, config_.head_dim, slot);
+}
+
 // The heads that share K/V head `kv_head` of row i, qkv: bias, Q/K norm and rotation in place.
 void DenseModel::finish_heads(int index, size_t i, int32_t kv_head, float* qkv) const {
   const Config& c = config_;

@@ -32,6 +32,8 @@ class DenseModel : public Model {
   std::span<const StatePart> state_parts() const override { return {&part_, 1}; }
   Status reserve(size_t max_rows, size_t max_logit_rows) override;
   Status forward(const StepInput& input, std::span<float> logits, Tap* tap) override;
+  void clear_unread(const SequenceRef& sequence, std::span<const PartMemory> state, int32_t length,
+                    PromptTail tail) const override;
 
  private:
   // Rows of one sequence in this step.
