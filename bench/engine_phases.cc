@@ -3,6 +3,9 @@
 //   engine_phases models/SmolLM2-135M-Instruct.Q4_1.gguf [rows = 16] [steps = 200] [threads = all
 //   cores]
 //
+// Then the same requests through the engine's own thread, with steps planned one after another and
+// one ahead, in turns: how long the model's threads have nothing to do between two steps.
+//
 // Prints medians over the steps, for greedy, temperature 1, and temperature 1 with top-p and
 // log-probabilities. Limits: sampling 5 % of the step at temperature 1; everything of the
 // scheduler's own 2 %.
@@ -12,10 +15,12 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <future>
 #include <vector>
 
 #include "engine/engine_core.h"
 #include "engine/load.h"
+#include "engine/local_engine.h"
 
 namespace deepmint {
 namespace {
@@ -47,6 +52,70 @@ double median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
+GenerationRequest request_of(int32_t i) {
+  GenerationRequest r;
+  for (int32_t p = 0; p < 32; ++p) r.tokens.push_back((p * 37 + i * 101) % 1000 + 300);
+  r.sampling.seed = static_cast<uint64_t>(i);
+  return r;
+}
+
+class EndSink : public EventSink {
+ public:
+  void on_token(const TokenEvent&) override {}
+  void on_finish(const FinishEvent&) override { ended.set_value(); }
+  std::promise<void> ended;
+};
+
+// Three rounds of each kind, alternating; the median of each.
+int idle_gaps(const LoadedModel& loaded, int32_t rows, int steps) {
+  constexpr int kRounds = 3;
+  struct Round {
+    double gap_us, share, tokens_per_s;
+  };
+  std::array<std::vector<Round>, 2> rounds;
+  for (int round = 0; round < 2 * kRounds; ++round) {
+    const bool ahead = round % 2 == 1;
+    EngineConfig config;
+    config.max_running = rows;
+    config.context_tokens = std::min(2048, loaded.model->info().context_tokens);
+    config.plan_ahead = ahead;
+    config.prefix_cache = false;
+    auto engine = LocalEngine::create(loaded, config);
+    if (!engine) {
+      fmt::print(stderr, "engine_phases: {}\n", engine.error().str());
+      return 2;
+    }
+    std::vector<std::shared_ptr<EndSink>> sinks;
+    const auto begin = std::chrono::steady_clock::now();
+    for (int32_t i = 0; i < rows; ++i) {
+      GenerationRequest r = request_of(i);
+      r.max_tokens = steps;
+      r.sampling.top_p = 0.95;
+      sinks.push_back(std::make_shared<EndSink>());
+      if (!(*engine)->submit(std::move(r), sinks.back())) return 1;
+    }
+    for (const auto& sink : sinks) sink->ended.get_future().wait();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    (*engine)->drain(std::chrono::seconds(10));
+    const EngineStats s = (*engine)->stats();
+    const auto gap = static_cast<double>(s.step_gap_ns), work = static_cast<double>(s.step_ns);
+    rounds[ahead].push_back({gap / 1000 / static_cast<double>(s.steps), 100 * gap / (gap + work),
+                             static_cast<double>(s.output_tokens) / took.count()});
+  }
+  fmt::print("\n{:28}{:>14}{:>10}{:>12}\n", "idle gap, median of 3", "us per step", "share",
+             "tokens/s");
+  for (const bool ahead : {false, true}) {
+    const auto of = [&](double Round::* value) {
+      std::vector<double> all;
+      for (const Round& r : rounds[ahead]) all.push_back(r.*value);
+      return median(std::move(all));
+    };
+    fmt::print("{:28}{:14.1f}{:9.2f}%{:12.1f}\n", ahead ? "planned one ahead" : "one after another",
+               of(&Round::gap_us), of(&Round::share), of(&Round::tokens_per_s));
+  }
+  return 0;
+}
+
 int run(const char* path, int32_t rows, int steps, int32_t threads) {
   auto loaded = load_model(path, {.threads = threads});
   if (!loaded) {
@@ -68,9 +137,7 @@ int run(const char* path, int32_t rows, int steps, int32_t threads) {
       return 2;
     }
     for (int32_t i = 0; i < rows; ++i) {
-      GenerationRequest r;
-      for (int32_t p = 0; p < 32; ++p) r.tokens.push_back((p * 37 + i * 101) % 1000 + 300);
-      r.sampling.seed = static_cast<uint64_t>(i);
+      GenerationRequest r = request_of(i);
       r.sampling.temperature = std::string_view(kind) == "greedy" ? 0.0f : 1.0f;
       if (kind[0] == 't' && kind[1] == 'o') {
         r.sampling.top_p = 0.95;
@@ -89,7 +156,7 @@ int run(const char* path, int32_t rows, int steps, int32_t threads) {
     fmt::print("{:28}{:8.1f}{:10.1f}{:9.1f}{:8.1f}{:9.1f}%{:11.2f}%\n", kind, plan, forward, sample,
                apply, 100 * sample / total, 100 * (plan + apply) / total);
   }
-  return 0;
+  return idle_gaps(*loaded, rows, steps);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "core/check.h"
 #include "core/cpu_isa.h"
 #include "core/log.h"
+#include "engine/guarded.h"
 #include "engine/memory.h"
 #include "kvcache/seq_state.h"
 
@@ -47,35 +48,25 @@ Status check_ids(std::span<const TokenId> ids, int64_t vocab_size, std::string_v
   return {};
 }
 
-// Calls something of a request's owner; what it throws becomes the error of its own request.
-template <class Call>
-std::optional<Error> guarded(const char* whose, const Call& call) {
-  std::string what;
-  try {
-    call();
-    return std::nullopt;
-  } catch (const std::exception& e) {
-    what = e.what();
-  } catch (...) {
-    what = "unknown exception";
-  }
-  return Error{ErrorCode::kInternal, fmt::format("{} failed: {}", whose, what), {}};
-}
-
 void fail_request(Sequence& s, std::optional<Error> error) {
   if (!error) return;
   s.error = std::move(error);
   s.ending = FinishReason::kError;
 }
 
-constexpr int32_t kSnapshotEvery = 8192;                     // tokens of a prompt
-constexpr int32_t kSnapshotEveryOutput = 256;                // of an output
+constexpr int32_t kSnapshotEvery = 8192;                     // tokens
 constexpr uint32_t kExactSnapshot = 0, kDecoderInexact = 1;  // tags
 
 // The last block boundary of a prompt before its last token.
 int32_t last_boundary(const Sequence& s) {
   return static_cast<int32_t>(kvcache::reusable_blocks(static_cast<size_t>(s.prompt_tokens))) *
          kBlockTokens;
+}
+
+// The rows that a cold run runs whole.
+void use_own_tail(Sequence& s) {
+  s.full_from = s.tail.first_full;
+  s.exact_from = s.tail.first_full > 0 ? last_boundary(s) : 0;
 }
 
 constexpr const char* kReceiver = "the receiver of events";
@@ -129,8 +120,14 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const LoadedModel& loaded
                                                        const EngineHooks& hooks) {
   DEEPMINT_CHECK(loaded.model != nullptr);
   std::vector<kvcache::PartSpec> parts = specs_of(*loaded.model);
-  DEEPMINT_TRY(plan,
-               plan_state(config, parts, loaded.model->info().context_tokens, available_memory()));
+  StatePlan plan;
+  if (hooks.state != nullptr) {
+    plan = *hooks.state;
+  } else {
+    DEEPMINT_TRY(
+        made, plan_state(config, parts, loaded.model->info().context_tokens, available_memory()));
+    plan = made;
+  }
   if (config.context_tokens == 0 && plan.context_tokens < loaded.model->info().context_tokens)
     log().warn("context is {} tokens, not the model's {}: engine.kv_bytes holds no more",
                plan.context_tokens, loaded.model->info().context_tokens);
@@ -173,6 +170,16 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const LoadedModel& loaded
                 "the system refused memory for the engine's buffers");
   }
   DEEPMINT_CHECK_OK(core->executor_->reserve());
+  if (hooks.log != nullptr)
+    hooks.log->setup({.model = core->info_.model_name,
+                      .isa = core->info_.isa,
+                      .fingerprint = loaded.model->info().fingerprint,
+                      .state = plan,
+                      .step_tokens = config.step_tokens,
+                      .step_attention = config.step_attention,
+                      .prefix_cache = config.prefix_cache,
+                      .plan_ahead = config.plan_ahead,
+                      .hash_bits = hooks.hash_bits});
   return core;
 }
 
@@ -252,11 +259,12 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare(GenerationRequest request,
     DEEPMINT_TRY(tail, model_->bounded_prompt_tail(prompt, *request.tail_keep_tokens));
     s->tail = tail;
   } else if (!request.want_prompt_logits) {
-    // Exact at the last block boundary already: a snapshot is taken there.
+    // Exact at the last block boundary already, where a snapshot may be taken; whether one is, is
+    // no part of the request, which may go on in another engine.
     const int32_t boundary = last_boundary(*s);
-    s->tail = model_->exact_prompt_tail(snapshots_ && boundary > 0 ? boundary : prompt);
-    if (s->tail.first_full > 0) s->exact_from = boundary;
+    s->tail = model_->exact_prompt_tail(boundary > 0 ? boundary : prompt);
   }
+  use_own_tail(*s);
   s->request = std::move(request);
   s->sink = std::move(sink);
   if (!scheduler_.can_ever_fit(s->positions_needed()))
@@ -331,10 +339,11 @@ void EngineCore::add(std::unique_ptr<Sequence> sequence) {
   Sequence& s = *sequence;
   s.cost = s.work + 2 * queue_.expected_output(s.request.request_class, s.limit - s.length());
   if (!s.request.start_by && max_queue_.count() > 0) s.request.start_by = clock_.now() + max_queue_;
+  if (hooks_.log != nullptr) hooks_.log->add(s);
   scheduler_.enqueue(std::move(sequence));
 }
 
-std::vector<std::byte> EngineCore::encode(const Sequence& s) const {
+std::vector<std::byte> EngineCore::encode(Sequence& s) const {
   kvcache::SeqState state;
   state.model_fingerprint = model_->info().fingerprint;
   state.tokens.assign(s.tokens.known().begin(), s.tokens.known().end());
@@ -343,17 +352,43 @@ std::vector<std::byte> EngineCore::encode(const Sequence& s) const {
       s.computed < s.hit ? 0 : s.computed;  // in the middle of a replay: from the start
   state.seed = s.seed;
   state.choice = s.request.choice;
+  if (state.computed == 0)
+    return kvcache::encode_seq_state(state, cache_->arena(), s.blocks(), kNoSlot);
+  model_->clear_unread({s.blocks(), s.slot()}, state_, state.computed, s.tail);
+  use_own_tail(s);  // of rows that are left out there is nothing any more
   return kvcache::encode_seq_state(state, cache_->arena(), s.blocks(), s.slot());
 }
 
+void EngineCore::cancel_all_at(Clock::time_point when) {
+  cancel_all_at_ = when;
+  if (hooks_.log != nullptr) hooks_.log->cancel_all_at(when);
+}
+
+// One call, from here to the end of its scope, at one time.
+class EngineCore::Call {
+ public:
+  Call(EngineCore& core, std::string_view name, uint64_t value) : log_(core.hooks_.log) {
+    core.now_ = core.clock_.now();
+    if (log_ != nullptr) log_->open(name, value, core.now_);
+  }
+  ~Call() {
+    if (log_ != nullptr) log_->close();
+  }
+  Call(const Call&) = delete;
+
+ private:
+  ScheduleLog* const log_;
+};
+
 Result<std::vector<std::byte>> EngineCore::export_state(uint64_t id) {
+  const Call call(*this, "export", id);
   quiesce();
   const auto is_it = [id](const std::unique_ptr<Sequence>& s) { return s->control->id == id; };
   const auto where = fmt::format("request {}", id);
   for (const auto* list : {&scheduler_.running(), &scheduler_.parked()}) {
     const auto it = std::find_if(list->begin(), list->end(), is_it);
     if (it == list->end()) continue;
-    const Sequence& s = **it;
+    Sequence& s = **it;
     // Its rings belong to this request's own approximation, which the saved form does not name.
     if (s.request.tail_keep_tokens)
       return fail(ErrorCode::kUnsupported,
@@ -368,9 +403,10 @@ Result<std::vector<std::byte>> EngineCore::export_state(uint64_t id) {
 }
 
 bool EngineCore::preempt(uint64_t id) {
+  const Call call(*this, "preempt", id);
   quiesce();
   for (const auto& s : scheduler_.running())
-    if (s->control->id == id) return scheduler_.preempt(s.get(), clock_.now());
+    if (s->control->id == id) return scheduler_.preempt(s.get(), now_);
   return false;
 }
 
@@ -391,6 +427,7 @@ bool EngineCore::park(Sequence& s) {
   s.parked = true;
   move(s, RequestState::kPreempted);
   ++stats_.preempted;
+  if (hooks_.log != nullptr) hooks_.log->set_aside(s);
   return true;
 }
 
@@ -406,6 +443,7 @@ void EngineCore::begin(Sequence& s, const kvcache::Match& match) {
     kvcache::restore_parts(*view, cache_->arena(), s.blocks(), s.slot());
     if (s.parked) stats_.parked_bytes -= static_cast<int64_t>(s.saved.size());
     s.saved = {};
+    use_own_tail(s);
     s.snapshot_at = next_snapshot(s);
     return;
   }
@@ -414,19 +452,29 @@ void EngineCore::begin(Sequence& s, const kvcache::Match& match) {
   hit.snapshot = static_cast<int32_t>(match.snapshot_blocks) * kBlockTokens;
   hit.decoder_exact = match.snapshot_tag == kExactSnapshot;
   hit.bounded = s.request.bounded_replay;
-  // Replay so much that the window state is exact at the last block boundary already, where a
-  // snapshot is taken.
-  const int32_t boundary = last_boundary(s);
-  const int32_t target = snapshots_ && boundary > hit.hit ? boundary : s.prompt_tokens;
-  const auto plan_of = [&] {
+  use_own_tail(s);
+  const bool keeps = snapshots_ && s.may_publish && !s.request.tail_keep_tokens && !hit.bounded;
+  const auto plan_of = [&](int32_t target) {
     return model_->plan_prefix(hit, target, s.tail, s.request.tail_keep_tokens.has_value());
   };
-  Model::PrefixPlan plan = plan_of();
-  if (plan.from_snapshot && !cache_->snapshot_get(s.lease, match.snapshot_blocks, clock_.now())) {
+  int32_t target = s.prompt_tokens;
+  Model::PrefixPlan plan = plan_of(target);
+  if (plan.from_snapshot && !cache_->snapshot_get(s.lease, match.snapshot_blocks, now_)) {
     hit.snapshot = 0;
-    plan = plan_of();
+    plan = plan_of(target);
   }
-  s.snapshot_from = plan.begin == 0 || plan.from_snapshot ? 0 : target;
+  if (keeps && !plan.from_snapshot && hit.hit > 0) {
+    // Others will come back to where this one leaves what is known. Replay so much that the window
+    // state is exact there already, and a snapshot is taken. Not of the last layers where that
+    // would make all rows of a long suffix run them.
+    target = hit.hit + 1;
+    plan = plan_of(target);
+    if (s.full_from > 0 && s.full_from <= hit.hit) {
+      s.full_from = std::min(s.full_from, model_->exact_prompt_tail(hit.hit).first_full);
+      s.exact_from = hit.hit;
+    }
+  }
+  s.snapshot_from = plan.begin == 0 || plan.from_snapshot ? 0 : target - 1;
   s.computed = s.granted = plan.begin;
   s.hit = hit.hit;
   s.window_floor = plan.window_floor;
@@ -440,26 +488,33 @@ void EngineCore::begin(Sequence& s, const kvcache::Match& match) {
 
 // ---------------------------------------------------------------- snapshots of private state
 
-// The last block boundary of the prompt, where this prompt and its next turn come back to; every
-// kSnapshotEvery tokens of a long prompt; and every few blocks of the output, since nobody knows
-// where it will end.
+// Where it left what was known and had to replay; the last block boundary of the prompt; that of
+// the output, which may be each one, since nobody knows where it will end: the latest stands; and
+// every kSnapshotEvery tokens.
 int32_t EngineCore::next_snapshot(const Sequence& s) const {
   if (!snapshots_ || !s.may_publish || s.request.tail_keep_tokens) return 0;
   const auto after = [](int32_t position, int32_t step) {
     return position - position % step + step;
   };
   const int32_t boundary = last_boundary(s);
+  if (s.computed < s.hit && s.snapshot_from <= s.hit) return s.hit;
   const int32_t from = std::max({s.computed, s.hit, s.snapshot_from - 1});
   if (from < boundary) return std::min(boundary, after(from, kSnapshotEvery));
-  return after(from, kSnapshotEveryOutput);
+  return after(from, kBlockTokens);
 }
 
 void EngineCore::take_snapshot(Sequence& s) {
   if (s.snapshot_at == 0 || s.computed < s.snapshot_at) return;
-  if (s.computed == s.snapshot_at)
-    cache_->snapshot_put(s.lease, static_cast<size_t>(s.computed) / kBlockTokens,
-                         s.computed >= s.exact_from ? kExactSnapshot : kDecoderInexact,
-                         clock_.now());
+  if (s.computed == s.snapshot_at) {
+    const auto blocks_at = [](int32_t position) {
+      return static_cast<size_t>(position) / kBlockTokens;
+    };
+    if (s.latest_snapshot > 0) cache_->snapshot_give_up(s.lease, blocks_at(s.latest_snapshot));
+    cache_->snapshot_put(s.lease, blocks_at(s.computed),
+                         s.computed >= s.exact_from ? kExactSnapshot : kDecoderInexact, now_);
+    s.latest_snapshot =
+        s.computed > s.prompt_tokens && s.computed % kSnapshotEvery != 0 ? s.computed : 0;
+  }
   s.snapshot_at = next_snapshot(s);
 }
 
@@ -506,34 +561,44 @@ void EngineCore::move(Sequence& s, RequestState next) {
 }
 
 void EngineCore::step() {
+  const Call call(*this, "step", ++calls_);
   observe(StepPoint::kStart, nullptr);
-  sweep(clock_.now());
-  if (scheduler_.idle()) return;
+  sweep();
+  if (scheduler_.idle()) {
+    step_ended_ = {};
+    return;
+  }
   if (runner_ != nullptr) {
     step_ahead();
   } else {
     step_alone();
   }
+  if (idle()) step_ended_ = {};  // what follows is not a gap: nobody is there
   report_load();
 }
 
 // Plan, run, deliver: one after the other.
 void EngineCore::step_alone() {
-  const StepPlan& plan = scheduler_.plan(clock_.now());
-  admitted(plan, clock_.now());
+  const StepPlan& plan = scheduler_.plan(now_);
+  if (hooks_.log != nullptr) hooks_.log->plan(plan);
+  admitted(plan);
   // Or the engine would spin: whatever waits fits into an empty pool.
   DEEPMINT_CHECK(plan.rows > 0);
   observe(StepPoint::kPlanned, &plan);
   executor_->prepare(plan);
   StepResult result;
-  const auto begin = clock_.now();
+  result.began = clock_.now();
   result.forward = executor_->run(hooks_.tap);
+  result.ended = clock_.now();
+  result.took = result.ended - result.began;
   observe(StepPoint::kForwarded, &plan);
   if (result.forward) {
     executor_->masks(plan);
+    const auto sampling = clock_.now();
     result.outcomes = executor_->sample(plan);
+    result.ended = clock_.now();
+    result.took += result.ended - sampling;
   }
-  result.took = clock_.now() - begin;
   observe(StepPoint::kSampled, &plan);
   settle(plan, result, nullptr);
   apply(plan, result);
@@ -544,7 +609,8 @@ void EngineCore::step_alone() {
 // takes rows out of the plan, the plan starts, and beside it the events of the former are
 // delivered.
 void EngineCore::step_ahead() {
-  const StepPlan& next = scheduler_.plan(clock_.now());
+  const StepPlan& next = scheduler_.plan(now_);
+  if (hooks_.log != nullptr) hooks_.log->plan(next);
   observe(StepPoint::kPlanned, &next);
   const StepPlan* before = in_flight_;
   DEEPMINT_CHECK(before != nullptr || next.rows > 0);
@@ -561,13 +627,13 @@ void EngineCore::step_ahead() {
                           [](const Grant& g) { return g.all_logits; });
     if (applied) apply(*before, result);
   }
-  admitted(next, clock_.now());
+  admitted(next);
   const bool runs = next.rows > 0;
   if (runs) {
     executor_->prepare(next);
     runner_->start(next);
   } else {
-    scheduler_.retire(next, true, clock_.now());
+    scheduler_.retire(next, true, now_);
   }
   if (!applied) apply(*before, result);
   if (before != nullptr) observe(StepPoint::kApplied, before);
@@ -589,13 +655,14 @@ void EngineCore::quiesce() {
 }
 
 // Ends what was cancelled, ran out of time, or must go because the engine stops.
-void EngineCore::sweep(Clock::time_point now) {
+void EngineCore::sweep() {
   ending_.clear();
-  const bool all = cancel_all_at_ && now >= *cancel_all_at_;
+  const bool all = cancel_all_at_ && now_ >= *cancel_all_at_;
   const auto look = [&](Sequence& s) {
-    if (all || s.control->cancelled.load(std::memory_order_relaxed)) {
+    notice_cancelled(s, true);
+    if (all || s.cancelled) {
       s.ending = FinishReason::kCancelled;
-    } else if (s.request.deadline && now >= *s.request.deadline) {
+    } else if (s.request.deadline && now_ >= *s.request.deadline) {
       s.ending = FinishReason::kDeadline;
     }
     if (s.ending) ending_.push_back(&s);
@@ -604,7 +671,7 @@ void EngineCore::sweep(Clock::time_point now) {
   for (const auto& s : scheduler_.parked()) look(*s);
   scheduler_.waiting().for_each([&](Sequence& s) {
     look(s);
-    if (s.ending || !s.request.start_by || now < *s.request.start_by) return;
+    if (s.ending || !s.request.start_by || now_ < *s.request.start_by) return;
     Error error{ErrorCode::kResourceExhausted,
                 "the request waited for a place until its time was up; try again later",
                 {}};
@@ -616,11 +683,20 @@ void EngineCore::sweep(Clock::time_point now) {
   for (Sequence* s : ending_) retire(s);
 }
 
-void EngineCore::admitted(const StepPlan& plan, Clock::time_point now) {
+// Callers cancel at any moment; the engine looks at two points of a step, so that what follows is a
+// function of where it saw it.
+void EngineCore::notice_cancelled(Sequence& s, bool before_plan) {
+  if (s.cancelled || !s.control->cancelled.load(std::memory_order_relaxed)) return;
+  s.cancelled = true;
+  if (hooks_.log != nullptr) hooks_.log->cancelled(s, before_plan);
+}
+
+void EngineCore::admitted(const StepPlan& plan) {
   for (Sequence* s : plan.admitted) {
+    if (hooks_.log != nullptr) hooks_.log->admitted(*s);
     if (!s->started_at) {
       queue_.leave(s->request.request_class, s->work);
-      s->started_at = now;
+      s->started_at = now_;
     }
     start(*s);
   }
@@ -652,10 +728,17 @@ void EngineCore::settle(const StepPlan& plan, const StepResult& result, const St
       if (g.sequence->state == RequestState::kDone) stats_.late_rows += g.count;
     }
     queue_.step_took(work_done, result.took);
+    // Between two steps, and inside one while masks are made, the model's threads have nothing to
+    // do.
+    stats_.step_ns += std::max<int64_t>(0, result.took.count());
+    stats_.step_gap_ns += std::max<int64_t>(0, (result.ended - result.began - result.took).count());
+    if (step_ended_)
+      stats_.step_gap_ns += std::max<int64_t>(0, (result.began - *step_ended_).count());
     ++stats_.steps;
     stats_.rows += static_cast<int64_t>(plan.rows);
   }
-  scheduler_.retire(plan, result.forward.has_value(), clock_.now());
+  step_ended_ = result.ended;
+  scheduler_.retire(plan, result.forward.has_value(), now_);
   for (size_t i = 0; i < plan.grants.size(); ++i) {
     const Grant& g = plan.grants[i];
     if (g.sequence == nullptr) continue;
@@ -664,9 +747,10 @@ void EngineCore::settle(const StepPlan& plan, const StepResult& result, const St
       executor_->commit(s);
       take_snapshot(s);
     }
+    notice_cancelled(s, false);
     if (next == nullptr) continue;
     const bool ended =
-        !result.forward || s.control->cancelled.load(std::memory_order_relaxed) ||
+        !result.forward || s.cancelled ||
         (g.sample && (result.outcomes[i].error || is_stop(s, result.outcomes[i].token)));
     if (ended) scheduler_.withdraw(s, *next);
   }
@@ -680,7 +764,7 @@ void EngineCore::apply(const StepPlan& plan, const StepResult& result) {
     Sequence& s = *g.sequence;
     if (!result.forward) {
       fail_request(s, result.forward.error());
-    } else if (s.control->cancelled.load(std::memory_order_relaxed)) {
+    } else if (s.cancelled) {
       s.ending = FinishReason::kCancelled;
     } else {
       deliver(g, i, g.sample ? &result.outcomes[i] : nullptr);
@@ -721,6 +805,7 @@ void EngineCore::deliver_token(Sequence& s, const SampleOutcome& outcome) {
   event.top = std::span(outcome.top).first(outcome.n_top);
   s.tokens.deliver();
   --s.in_flight;
+  if (hooks_.log != nullptr) hooks_.log->token(s, outcome.token, outcome.logprob);
   ++stats_.output_tokens;
   if (s.state == RequestState::kPrefill) move(s, RequestState::kDecode);
   if (s.request.mask != nullptr)
@@ -753,8 +838,7 @@ void EngineCore::retire(Sequence* s) {
   if (!s->started_at) {
     queue_.leave(s->request.request_class, s->work);
   } else if (whole) {
-    queue_.finished(s->request.request_class, event.usage.output_tokens,
-                    clock_.now() - *s->started_at);
+    queue_.finished(s->request.request_class, event.usage.output_tokens, now_ - *s->started_at);
   }
   if (s->parked) stats_.parked_bytes -= static_cast<int64_t>(s->saved.size());
   switch (event.reason) {
@@ -770,8 +854,9 @@ void EngineCore::retire(Sequence* s) {
       ++stats_.failed;
       break;
   }
+  if (hooks_.log != nullptr) hooks_.log->end(*s, event.reason);
   const std::shared_ptr<EventSink> sink = std::move(s->sink);
-  scheduler_.finish(s, clock_.now());
+  scheduler_.finish(s, now_);
   (void)guarded(kReceiver,
                 [&] { sink->on_finish(event); });  // nobody is left to tell if this fails
 }

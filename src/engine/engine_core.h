@@ -19,7 +19,9 @@
 #include "core/clock.h"
 #include "engine/executor.h"
 #include "engine/load.h"
+#include "engine/memory.h"
 #include "engine/queue_model.h"
+#include "engine/schedule_log.h"
 #include "engine/scheduler.h"
 #include "engine/step_runner.h"
 #include "kvcache/cache_manager.h"
@@ -40,6 +42,8 @@ struct EngineHooks {
   StepObserver* observer = nullptr;
   int hash_bits =
       128;  // of a block's identity that are looked at: fewer make collisions, for tests
+  ScheduleLog* log = nullptr;        // writes down every call
+  const StatePlan* state = nullptr;  // instead of what the budget comes to: replays
   // Makes what runs the steps, instead of the model: simulations.
   std::function<std::unique_ptr<Executor>(const SchedulerLimits&)> make_executor = {};
   // Changes how the cache is set up: simulations.
@@ -80,7 +84,7 @@ class EngineCore : private StateKeeper {
   bool preempt(uint64_t id);
 
   // Everything still there at this time is cancelled.
-  void cancel_all_at(Clock::time_point when) { cancel_all_at_ = when; }
+  void cancel_all_at(Clock::time_point when);
 
   // The state of a running sequence, between two steps. kNotFound when no running sequence has this
   // id.
@@ -92,6 +96,7 @@ class EngineCore : private StateKeeper {
   kvcache::CacheManager& cache() { return *cache_; }  // between two steps
 
  private:
+  class Call;
   EngineCore(const LoadedModel& loaded, const EngineConfig& config, const Clock& clock,
              const EngineHooks& hooks, std::unique_ptr<kvcache::CacheManager> cache,
              const SchedulerLimits& limits, uint64_t park_budget, EngineInfo info);
@@ -101,8 +106,8 @@ class EngineCore : private StateKeeper {
   void take_snapshot(Sequence& sequence);
   int32_t next_snapshot(const Sequence& sequence) const;
   void observe(StepPoint point, const StepPlan* plan);
-  void sweep(Clock::time_point now);
-  void admitted(const StepPlan& plan, Clock::time_point now);
+  void sweep();
+  void admitted(const StepPlan& plan);
   void start(Sequence& sequence);
   void move(Sequence& sequence, RequestState next);
   void step_alone();
@@ -113,9 +118,10 @@ class EngineCore : private StateKeeper {
   void deliver_token(Sequence& sequence, const SampleOutcome& outcome);
   void retire(Sequence* sequence);
   void quiesce();
+  void notice_cancelled(Sequence& sequence, bool before_plan);
   void report_load();
   double work(int32_t begin, int32_t count) const;
-  std::vector<std::byte> encode(const Sequence& sequence) const;
+  std::vector<std::byte> encode(Sequence& sequence) const;
 
   std::shared_ptr<Model> model_;
   const Clock& clock_;
@@ -130,9 +136,12 @@ class EngineCore : private StateKeeper {
   std::vector<PartMemory> state_;
   Scheduler scheduler_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<StepRunner> runner_;   // null: steps are not planned ahead
-  const StepPlan* in_flight_ = nullptr;  // what the runner runs
+  std::unique_ptr<StepRunner> runner_;           // null: steps are not planned ahead
+  const StepPlan* in_flight_ = nullptr;          // what the runner runs
+  std::optional<Clock::time_point> step_ended_;  // the last one; none since somebody was there
   QueueModel queue_;
+  Clock::time_point now_;  // read once per call: that of everything that happens in it
+  uint64_t calls_ = 0;
   std::optional<Clock::time_point> cancel_all_at_;
   std::vector<Sequence*> ending_;  // scratch
   mutable std::atomic<uint64_t> next_id_{1};

@@ -142,6 +142,9 @@ TEST_F(EngineV41, TurnsAndBranchesGiveTheBitsOfAColdRun) {
         if (turn > 0) {
           EXPECT_GE(got.usage.cached_tokens, 192);
         }
+        if (turn > 0 && snapshots) {  // at the end of the reply before
+          EXPECT_EQ(got.usage.replayed_tokens, 0) << "turn " << turn << ", step of " << step_tokens;
+        }
         GenerationRequest branch = talk;
         branch.tokens.resize(branch.tokens.size() - 30);
         for (int32_t i = 0; i < 80; ++i) branch.tokens.push_back((i * 7 + turn) % 512);
@@ -172,6 +175,61 @@ TEST_F(EngineV41, SnapshotsThatAReplayLeavesAreExact) {
     for (int32_t i = 0; i < 70; ++i) r.tokens.push_back(i);
     EXPECT_EQ(ask(*core, r), cold(r)) << more;
   }
+}
+
+// A reply leaves one snapshot at its end, however long it is, and its prompt one.
+TEST_F(EngineV41, AReplyLeavesASnapshotAtItsEnd) {
+  for (const bool ahead : {false, true}) {
+    const auto core = engine(true, true, ahead);
+    GenerationRequest r = request(150, 400);
+    const Reply first = ask(*core, r);
+    EXPECT_EQ(core->stats().snapshots, 2);
+    r.tokens.insert(r.tokens.end(), first.ids.begin(), first.ids.end());
+    r.max_tokens = 3;
+    const Reply next = ask(*core, r);
+    EXPECT_EQ(next, cold(r));
+    EXPECT_EQ(next.usage.cached_tokens, 512);  // of 549 positions that ran
+    EXPECT_EQ(next.usage.replayed_tokens, 0);
+  }
+}
+
+// Snapshots live for three minutes, blocks longer. Who replays leaves a snapshot at the hit: for
+// the same prompt, and for others that go on elsewhere from there.
+TEST_F(EngineV41, AnExactReplayLeavesASnapshotWhereItBegan) {
+  for (const bool ahead : {false, true})
+    for (const int32_t shared : {320, 470}) {  // within the last block boundary, and before it
+      ManualClock clock;
+      EngineConfig c;
+      c.max_running = 4;
+      c.step_tokens = 90;
+      c.context_tokens = 1024;
+      c.kv_bytes = 64 << 20;
+      c.snapshot_bytes = 8 << 20;
+      c.plan_ahead = ahead;
+      const auto core = std::move(*EngineCore::create(loaded_, c, clock));
+      const auto other = [&](int32_t kind) {
+        GenerationRequest r = request(500, 4, shared);
+        for (size_t i = static_cast<size_t>(shared); i < r.tokens.size(); ++i)
+          r.tokens[i] = (r.tokens[i] + 13 * kind) % 512;
+        return r;
+      };
+      ask(*core, other(1));
+      clock.advance(std::chrono::seconds(200));
+      const int32_t hit = shared / kBlockTokens * kBlockTokens;
+      for (const int32_t kind : {2, 3, 4}) {
+        const Reply got = ask(*core, other(kind));
+        EXPECT_EQ(got, cold(other(kind))) << kind;
+        EXPECT_EQ(got.usage.cached_tokens, hit);
+        EXPECT_EQ(got.usage.replayed_tokens > 0, kind == 2) << kind << " behind " << shared;
+      }
+      clock.advance(std::chrono::seconds(200));
+      for (int round = 0; round < 2; ++round) {  // the same prompt again: all of it is a hit
+        const Reply got = ask(*core, other(4));
+        EXPECT_EQ(got, cold(other(4))) << round;
+        EXPECT_EQ(got.usage.cached_tokens, 448);
+        EXPECT_EQ(got.usage.replayed_tokens > 0, round == 0) << round;
+      }
+    }
 }
 
 // A decoder tail ends where the snapshot is taken: what the next rows read of it, in every layer,
@@ -232,6 +290,57 @@ TEST_F(EngineV41, SnapshotsUnderADecoderTailAreThoseOfAFullRun) {
       ask(*whole, scored);
       EXPECT_EQ(private_state(*with_tail, r, boundary), private_state(*whole, r, boundary))
           << "prompt of " << prompt;
+    }
+}
+
+// The same tokens, the same bytes: memory that others have used, chunks, snapshots and replays
+// leave no trace in a saved state, and rings nothing that the next row does not read.
+TEST_F(EngineV41, SavedStatesDoNotTellTheirHistory) {
+  const auto saved_after = [&](EngineCore& core, const GenerationRequest& r, uint64_t id,
+                               size_t tokens) {
+    const auto sink = submit(core, r);
+    while (sink->tokens().size() < tokens) core.step();
+    auto state = core.export_state(id);
+    while (!core.idle()) core.step();
+    return std::move(state).value();
+  };
+  for (const int32_t prompt : {5, 100, 333}) {
+    const GenerationRequest r = request(prompt, 40);
+    const auto used = engine(true, true, false, 37), replays = engine(true, false, false, 70);
+    uint64_t id = 0;
+    for (const auto& core : {used.get(), replays.get()}) {
+      id = 0;
+      for (int32_t i = 0; i < 6; ++i, ++id) ask(*core, request(150 + 70 * i, 30, i));
+    }
+    for (const size_t tokens : {1u, 2u, 31u, 32u}) {
+      const auto fresh = engine(false, false, false, 1000);
+      const auto expected = saved_after(*fresh, r, 1, tokens);
+      ++id;
+      EXPECT_EQ(saved_after(*used, r, id, tokens), expected) << prompt << " and " << tokens;
+      EXPECT_EQ(saved_after(*replays, r, id, tokens), expected) << prompt << " and " << tokens;
+    }
+  }
+}
+
+// Whether an engine keeps snapshots is no part of a request: the same rows of its prompt run whole.
+TEST_F(EngineV41, SavedInsideAPromptAndResumedWhereSnapshotsAreKept) {
+  const GenerationRequest r = request(700, 6);
+  const Reply expected = cold(r);
+  for (const bool snapshots : {false, true})
+    for (int32_t steps = 1; steps < 14; ++steps) {
+      const auto from = engine(true, snapshots, false, 50),
+                 to = engine(true, !snapshots, false, 50);
+      submit(*from, r);
+      for (int32_t i = 0; i < steps; ++i) from->step();
+      auto state = from->export_state(1);
+      ASSERT_TRUE(state.has_value()) << state.error().str();
+      auto sink = std::make_shared<testing::CollectingSink>();
+      auto sequence = to->prepare_saved(r, std::move(*state), sink);
+      ASSERT_TRUE(sequence.has_value()) << sequence.error().str();
+      ASSERT_TRUE(to->take_place(**sequence));
+      to->add(std::move(*sequence));
+      while (!to->idle()) to->step();
+      EXPECT_EQ(reply(*sink), expected) << "after " << steps << " steps";
     }
 }
 

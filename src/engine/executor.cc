@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "engine/guarded.h"
 
 namespace deepmint {
 
@@ -52,9 +53,9 @@ void ModelExecutor::prepare(const StepPlan& plan) {
       row.needs_logits = g.all_logits || (g.sample && position == g.begin + g.count - 1);
       row.window_floor = g.sequence->window_floor;
       row.write_global_from = g.sequence->hit;
-      if (const auto& tail = g.sequence->tail; tail.first_full > 0) {
-        if (position < tail.first_full) row.layer_end = tail.layer_end;
-        row.decoder_floor = tail.first_full;
+      if (const int32_t full_from = g.sequence->full_from; full_from > 0) {
+        if (position < full_from) row.layer_end = g.sequence->tail.layer_end;
+        row.decoder_floor = full_from;
       }
       rows_.push_back(row);
     }
@@ -65,12 +66,13 @@ void ModelExecutor::prepare(const StepPlan& plan) {
 }
 
 Status ModelExecutor::run(Tap* tap) {
-  try {
-    return model_->forward({rows_, sequences_, state_}, logits_.span().first(logit_rows_ * vocab_),
-                           tap);
-  } catch (const std::exception& e) {
-    return fail(ErrorCode::kInternal, fmt::format("the model stopped a step: {}", e.what()));
-  }
+  Status status;
+  if (auto thrown = guarded("the model", [&] {
+        status = model_->forward({rows_, sequences_, state_},
+                                 logits_.span().first(logit_rows_ * vocab_), tap);
+      }))
+    return tl::unexpected(std::move(*thrown));
+  return status;
 }
 
 std::span<const float> ModelExecutor::logits_of(size_t grant, size_t row) const {
@@ -85,26 +87,21 @@ void ModelExecutor::masks(const StepPlan& plan) {
     masks_.push_back({});
     if (!g.sample || g.sequence->state == RequestState::kDone) continue;
     SampleOutcome& outcome = outcomes_[plan.step % 2][i];
-    outcome.error.reset();
-    try {
+    outcome.error = guarded("the mask", [&] {
       if (const auto& mask = g.sequence->request.mask) masks_.back().words = mask->allowed();
-      sampled_.push_back(static_cast<uint32_t>(i));
-    } catch (const std::exception& e) {
-      outcome.error = Error{ErrorCode::kInternal, fmt::format("the mask failed: {}", e.what()), {}};
-    }
+    });
+    if (!outcome.error) sampled_.push_back(static_cast<uint32_t>(i));
   }
 }
 
 std::span<const SampleOutcome> ModelExecutor::sample(const StepPlan& plan) {
   std::vector<SampleOutcome>& outcomes = outcomes_[plan.step % 2];
   const auto sample = [&](uint32_t grant, int worker) {
-    try {
-      sample_one(plan.grants[grant], grant, outcomes[grant],
-                 *samplers_[static_cast<size_t>(worker)]);
-    } catch (const std::exception& e) {
-      outcomes[grant].error =
-          Error{ErrorCode::kInternal, fmt::format("sampling failed: {}", e.what()), {}};
-    }
+    if (auto thrown = guarded("sampling", [&] {
+          sample_one(plan.grants[grant], grant, outcomes[grant],
+                     *samplers_[static_cast<size_t>(worker)]);
+        }))
+      outcomes[grant].error = std::move(thrown);
   };
   if (sampled_.size() == 1) {
     sample(sampled_[0], 0);

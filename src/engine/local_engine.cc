@@ -1,8 +1,15 @@
 #include "engine/local_engine.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <future>
 
 #include "core/check.h"
+#include "core/log.h"
 
 namespace deepmint {
 namespace {
@@ -18,6 +25,35 @@ class LocalTicket : public Ticket {
 };
 
 }  // namespace
+
+// The file of engine.record_schedule. A write that fails ends the recording, not the engine.
+struct LocalEngine::Recording {
+  static Result<std::unique_ptr<Recording>> open(const std::string& path) {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    std::FILE* file = fd < 0 ? nullptr : ::fdopen(fd, "w");
+    if (file == nullptr)
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("expected a file that can be written, found \"{}\": {}", path,
+                              std::strerror(errno)),
+                  "engine.record_schedule");
+    return std::make_unique<Recording>(file);
+  }
+  explicit Recording(std::FILE* f) : file(f) {}
+  ~Recording() {
+    if (file != nullptr) std::fclose(file);
+  }
+  void write(std::string_view line) {
+    if (file == nullptr) return;
+    if (std::fwrite(line.data(), 1, line.size(), file) == line.size() && std::fflush(file) == 0)
+      return;
+    deepmint::log().error("engine.record_schedule: cannot write any more: {}",
+                          std::strerror(errno));
+    std::fclose(file);
+    file = nullptr;
+  }
+  std::FILE* file;
+  ScheduleLog log{[this](std::string_view line) { write(line); }};
+};
 
 std::string_view to_string(RequestClass request_class) {
   switch (request_class) {
@@ -67,12 +103,25 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::create(const LoadedModel& load
                                                          const EngineConfig& config,
                                                          const Clock& clock,
                                                          const EngineHooks& hooks) {
-  DEEPMINT_TRY(core, EngineCore::create(loaded, config, clock, hooks));
-  return std::unique_ptr<LocalEngine>(new LocalEngine(std::move(core), clock));
+  std::unique_ptr<Recording> recording;
+  EngineHooks with_log = hooks;
+  if (!config.record_schedule.empty()) {
+    DEEPMINT_TRY(opened, Recording::open(config.record_schedule));
+    recording = std::move(opened);
+    with_log.log = &recording->log;
+  }
+  DEEPMINT_TRY(core, EngineCore::create(loaded, config, clock, with_log));
+  return std::unique_ptr<LocalEngine>(
+      new LocalEngine(std::move(core), std::move(recording), clock));
 }
 
-LocalEngine::LocalEngine(std::unique_ptr<EngineCore> core, const Clock& clock)
-    : core_(std::move(core)), clock_(clock), stats_(core_->stats()), thread_([this] { loop(); }) {}
+LocalEngine::LocalEngine(std::unique_ptr<EngineCore> core, std::unique_ptr<Recording> recording,
+                         const Clock& clock)
+    : recording_(std::move(recording)),
+      core_(std::move(core)),
+      clock_(clock),
+      stats_(core_->stats()),
+      thread_([this] { loop(); }) {}
 
 LocalEngine::~LocalEngine() {
   drain(std::chrono::milliseconds(0));

@@ -41,10 +41,13 @@ class LocalEngine : public Engine {
                                          std::shared_ptr<EventSink> sink);
 
  private:
-  LocalEngine(std::unique_ptr<EngineCore> core, const Clock& clock);
+  struct Recording;
+  LocalEngine(std::unique_ptr<EngineCore> core, std::unique_ptr<Recording> recording,
+              const Clock& clock);
   Result<std::shared_ptr<Ticket>> enqueue(Result<std::unique_ptr<Sequence>> sequence);
   void loop();
 
+  std::unique_ptr<Recording> recording_;  // null: not asked for
   std::unique_ptr<EngineCore> core_;
   const Clock& clock_;
   mutable std::mutex mutex_;

@@ -61,9 +61,11 @@ struct Sequence {
 
   TokenTimeline tokens;  // prompt, then output
   int32_t prompt_tokens = 0;
-  // Rows of the prompt that need not run the whole model. The private state at block boundaries
-  // from `exact_from` on is that of a full run all the same.
+  // Rows of the prompt that need not run the whole model, as a cold run has it. Here those from
+  // `full_from` on run it, which is further back where a snapshot is wanted there. The private
+  // state at block boundaries from `exact_from` on is that of a full run all the same.
   Model::PromptTail tail;
+  int32_t full_from = 0;
   int32_t exact_from = 0;
   int32_t limit = 0;  // length at which generation ends with kLength
 
@@ -81,9 +83,10 @@ struct Sequence {
   bool may_publish = false;  // not what came from outside
   // A running sequence that is about to compute blocks that this one wants too: it waits for them.
   Sequence* leader = nullptr;
-  size_t shared_blocks = 0;   // how many of its first blocks are the leader's
-  int32_t snapshot_at = 0;    // a chunk ends here and the private state is kept; 0: nowhere
-  int32_t snapshot_from = 0;  // before this position the private state is not that of a cold run
+  size_t shared_blocks = 0;     // how many of its first blocks are the leader's
+  int32_t snapshot_at = 0;      // a chunk ends here and the private state is kept; 0: nowhere
+  int32_t snapshot_from = 0;    // before this position the private state is not that of a cold run
+  int32_t latest_snapshot = 0;  // of its output: gives way to the next; 0: none
 
   // How it begins after a prefix hit (Model::PrefixPlan): positions below `hit` are not written.
   int32_t hit = 0;
@@ -106,6 +109,8 @@ struct Sequence {
   // State of a sequence that does not run: saved elsewhere, or set aside here (`parked`).
   std::vector<std::byte> saved;
   bool parked = false;
+
+  bool cancelled = false;  // the request was found cancelled, at one of the points that look
 
   // Why it must end before the next step, and with what error.
   std::optional<FinishReason> ending;

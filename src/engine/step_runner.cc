@@ -50,9 +50,10 @@ void StepRunner::loop() {
     const StepPlan* plan = plan_;
     lock.unlock();
     StepResult result;
-    const auto begin = clock_.now();
+    result.began = clock_.now();
     result.forward = executor_.run(tap_);
-    result.took = clock_.now() - begin;
+    result.ended = clock_.now();
+    result.took = result.ended - result.began;
     lock.lock();
     changed_.wait(lock, [this] { return may_sample_; });
     const bool stop = exit_;
@@ -60,7 +61,8 @@ void StepRunner::loop() {
     if (result.forward && !stop) {
       const auto sampling = clock_.now();
       result.outcomes = executor_.sample(*plan);
-      result.took += clock_.now() - sampling;
+      result.ended = clock_.now();
+      result.took += result.ended - sampling;
     }
     lock.lock();
     result_ = std::move(result);

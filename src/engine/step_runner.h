@@ -23,6 +23,7 @@ struct StepResult {
   Status forward;
   std::span<const SampleOutcome> outcomes;  // empty when forward failed
   std::chrono::nanoseconds took{};          // at work, without the wait for masks
+  Clock::time_point began, ended;
 };
 
 class StepRunner {

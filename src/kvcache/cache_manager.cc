@@ -587,6 +587,15 @@ bool CacheManager::snapshot_put(const Lease& lease, size_t blocks, uint32_t tag,
   return true;
 }
 
+void CacheManager::snapshot_give_up(const Lease& lease, size_t blocks) {
+  Impl& m = *impl_;
+  DEEPMINT_CHECK(lease.held_ && blocks > 0);
+  if (blocks > lease.published_) return;
+  const auto owner = static_cast<uint32_t>(lease.table_[blocks - 1]);
+  const uint32_t slot = m.blocks[owner].snapshot;
+  if (slot != kNone && !m.snapshots[slot].referenced) m.drop_snapshot(owner);
+}
+
 bool CacheManager::snapshot_get(Lease& lease, size_t blocks, Clock::time_point now) {
   Impl& m = *impl_;
   DEEPMINT_CHECK(lease.held_ && lease.slot_ != kNoSlot);

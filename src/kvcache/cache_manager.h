@@ -196,6 +196,8 @@ class CacheManager {
   // positions. Bytes are copied. False: no room (n_snapshots is 0) or the block is not in the
   // index.
   bool snapshot_put(const Lease& lease, size_t blocks, uint32_t tag, Clock::time_point now);
+  // Drops the snapshot at `blocks`, unless somebody has come back to it or there is none.
+  void snapshot_give_up(const Lease& lease, size_t blocks);
   // Copies a snapshot that match() has named into the lease's slot. False: it is gone.
   [[nodiscard]] bool snapshot_get(Lease& lease, size_t blocks, Clock::time_point now);
 

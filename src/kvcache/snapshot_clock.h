@@ -33,10 +33,15 @@ class SnapshotClock {
     return e.owner != kNone && now - e.used <= ttl_;
   }
 
-  // The slot that the next put() takes: a free one, one past its time, or the first that was not
-  // referenced since the hand last passed. kNone when there are no slots. Its owner must be told.
+  // The slot that the next put() takes: a free one, else one past its time or the first that was
+  // not referenced since the hand last passed. kNone when there are no slots. Its owner must be
+  // told.
   uint32_t choose(Clock::time_point now) {
     if (entries_.empty()) return kNone;
+    for (size_t i = 0; used_ < entries_.size(); ++i) {
+      const size_t slot = (hand_ + i) % entries_.size();
+      if (entries_[slot].owner == kNone) return static_cast<uint32_t>(slot);
+    }
     for (;;) {
       const auto slot = static_cast<uint32_t>(hand_);
       Entry& e = entries_[slot];
