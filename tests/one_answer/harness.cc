@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <list>
 #include <random>
 #include <stdexcept>
@@ -19,8 +22,9 @@ namespace {
 
 using testing::CollectingSink;
 
-constexpr std::array<const char*, 5> kCacheNames = {"cold", "hit of one block", "hit of half",
-                                                    "hit of all", "hit after eviction"};
+constexpr std::array<const char*, 6> kCacheNames = {"cold",        "hit of one block",
+                                                    "hit of half", "hit of some blocks",
+                                                    "hit of all",  "hit after eviction"};
 constexpr std::array<const char*, 4> kSamplingNames = {"greedy", "T=1 with a seed",
                                                        "T=1 with penalties", "n=3"};
 
@@ -72,8 +76,13 @@ std::string difference(const Answer& found, const Answer& expected) {
 class Harness::Run {
  public:
   Run(const Subject& subject, const std::vector<std::shared_ptr<TappedModel>>& tapped,
-      const Case& c, Seen& seen)
-      : subject_(subject), tapped_(tapped), case_(c), seen_(seen), rng_(c.seed) {}
+      const Case& c, Seen& seen, std::list<Recorded>* recorded = nullptr)
+      : subject_(subject),
+        tapped_(tapped),
+        case_(c),
+        seen_(seen),
+        recorded_(recorded),
+        rng_(c.seed) {}
 
   // Answers to the requests, or what went wrong on the way.
   Result<std::vector<Answer>> answers(const std::vector<GenerationRequest>& requests) {
@@ -138,7 +147,13 @@ class Harness::Run {
     seen_.planned_ahead += case_.async;
     LoadedModel loaded = subject_.loaded[threads];
     loaded.model = tapped_[threads];
-    auto core = EngineCore::create(loaded, config, clock_);
+    EngineHooks hooks;
+    if (recorded_ != nullptr) {
+      std::vector<std::string>& lines = recorded_->emplace_back(Recorded{{}, loaded}).lines;
+      hooks.log =
+          &logs_.emplace_back([&lines](std::string_view line) { lines.emplace_back(line); });
+    }
+    auto core = EngineCore::create(loaded, config, clock_, hooks);
     if (!core) throw std::runtime_error(case_.describe() + ": " + core.error().str());
     cores_.push_back(std::move(*core));
     pool_blocks_ = static_cast<size_t>(cores_.back()->stats().blocks_total);
@@ -208,7 +223,9 @@ class Harness::Run {
     };
     const size_t depth = case_.cache == Cache::kOneBlock ? kBlockTokens + 1
                          : case_.cache == Cache::kHalf   ? ours.size() / 2 + 1
-                                                         : ours.size();
+                         : case_.cache == Cache::kAnyBlock
+                             ? kBlockTokens * below(1 + ours.size() / kBlockTokens) + 1
+                             : ours.size();
     run_alone(core, first(depth), static_cast<int32_t>(below(3)));
     if (case_.cache == Cache::kHalf && chance(50)) {  // and another way on from there
       auto other = first(depth);
@@ -325,6 +342,8 @@ class Harness::Run {
   const std::vector<std::shared_ptr<TappedModel>>& tapped_;
   const Case& case_;
   Seen& seen_;
+  std::list<Recorded>* const recorded_;  // null: not asked for
+  std::list<ScheduleLog> logs_;
   std::mt19937_64 rng_;
   ManualClock clock_;
   size_t n_rows_ = 1, pool_blocks_ = 0;
@@ -340,7 +359,7 @@ class Harness::Run {
 // ---------------------------------------------------------------- cases
 
 Harness::Harness(Subject subject, uint64_t seed, Fault fault)
-    : subject_(std::move(subject)), seed_(seed) {
+    : subject_(std::move(subject)), seed_(seed), keeps_schedules_(fault == Fault::kNone) {
   for (const LoadedModel& loaded : subject_.loaded)
     tapped_.push_back(std::make_shared<TappedModel>(loaded.model, fault));
 }
@@ -426,12 +445,30 @@ const std::vector<Answer>& Harness::reference(const Case& c) {
   return references_[key] = std::move(answers);
 }
 
+std::vector<Harness::Recorded> Harness::record(const Case& c) {
+  std::list<Recorded> recorded;
+  Seen ignored;
+  (void)Run(subject_, tapped_, c, ignored, &recorded).answers(requests_of(c));
+  return {std::make_move_iterator(recorded.begin()), std::make_move_iterator(recorded.end())};
+}
+
 std::optional<std::string> Harness::check(const Case& c) {
   const std::vector<Answer>& expected = reference(c);
   const auto found = Run(subject_, tapped_, c, seen_).answers(requests_of(c));
   const auto repeat = [&] {
-    return fmt::format("\n  {}, {}\n  repeat: DEEPMINT_TEST_SEED={} DEEPMINT_ONE_ANSWER_CASE={}",
-                       subject_.name, c.describe(), seed_, c.index);
+    std::string text =
+        fmt::format("\n  {}, {}\n  repeat: DEEPMINT_TEST_SEED={} DEEPMINT_ONE_ANSWER_CASE={}",
+                    subject_.name, c.describe(), seed_, c.index);
+    if (!keeps_schedules_) return text;
+    size_t engine = 0;
+    for (const Recorded& r : record(c)) {
+      const auto path = std::filesystem::temp_directory_path() /
+                        fmt::format("deepmint_one_answer_{}_{}_{}.jsonl", seed_, c.index, engine++);
+      std::ofstream out(path);
+      for (const std::string& line : r.lines) out << line;
+      text += "\n  schedule: " + path.string();
+    }
+    return text;
   };
   if (!found) return found.error().str() + repeat();
   for (size_t i = 0; i < expected.size(); ++i)

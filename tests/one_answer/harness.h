@@ -35,7 +35,7 @@ struct Subject {
   int companion_prompt = 80;  // longest
 };
 
-enum class Cache : uint8_t { kCold, kOneBlock, kHalf, kAll, kEvicted };
+enum class Cache : uint8_t { kCold, kOneBlock, kHalf, kAnyBlock, kAll, kEvicted };
 enum class Sampling : uint8_t { kGreedy, kSeeded, kPenalties, kThreeChoices };
 
 struct Case {
@@ -73,8 +73,15 @@ class Harness {
   ~Harness();
 
   Case case_at(int index);
-  // Empty: the same answer. Else what differs, where first, and how to repeat it.
+  // Empty: the same answer. Else what differs, where first, how to repeat it, and files with the
+  // schedules of its engines (bench/schedule_replay).
   std::optional<std::string> check(const Case& c);
+  // The schedules of a case, one per engine, with the model each ran on.
+  struct Recorded {
+    std::vector<std::string> lines;
+    LoadedModel loaded;
+  };
+  std::vector<Recorded> record(const Case& c);
   const Seen& seen() const { return seen_; }
 
  private:
@@ -85,6 +92,7 @@ class Harness {
 
   Subject subject_;
   uint64_t seed_;
+  const bool keeps_schedules_;  // of failing cases: not where they are meant to fail
   std::vector<std::shared_ptr<TappedModel>> tapped_;
   std::map<int, std::vector<std::vector<int>>> arrays_;  // by round
   std::map<std::pair<int, Sampling>, std::vector<Answer>> references_;

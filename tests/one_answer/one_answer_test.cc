@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "engine/schedule_replay.h"
 #include "model/deepseek_v41/synth.h"
 #include "one_answer/covering_array.h"
 #include "one_answer/harness.h"
@@ -146,6 +147,23 @@ TEST(OneAnswer, SmolLm2) {
   run_cases(harness, how_many(2, 10, 200, 0));
 }
 
+// What a case did to its engines, written down and done again on the model alone.
+TEST(OneAnswer, ARecordedCaseIsDoneAgain) {
+  for (const bool dense : {false, true}) {
+    Harness harness(dense ? tiny_dense() : tiny_v41(), testing::test_seed());
+    int engines = 0;
+    for (int i = 0; i < 6; ++i)
+      for (const Harness::Recorded& r : harness.record(harness.case_at(i))) {
+        const auto done = replay_schedule(r.lines, r.loaded);
+        ASSERT_TRUE(done.has_value()) << done.error().str() << "\n"
+                                      << harness.case_at(i).describe();
+        EXPECT_GT(done->tokens, 0);
+        ++engines;
+      }
+    EXPECT_GE(engines, 6);
+  }
+}
+
 // ---------------------------------------------------------------- is the harness itself awake?
 
 // A head, or a key, that comes out different in company must be found, and named.
@@ -171,7 +189,7 @@ TEST(OneAnswer, AModelThatDependsOnTheBatchIsFound) {
 
 TEST(CoveringArray, HasEveryPairAndIsSmall) {
   for (const std::vector<int>& levels :
-       {std::vector{5, 7, 4, 5, 4, 3, 2, 2, 2, 2, 2}, std::vector{2, 2}, std::vector{3, 1, 4, 6},
+       {std::vector{5, 7, 4, 6, 4, 3, 2, 2, 2, 2, 2}, std::vector{2, 2}, std::vector{3, 1, 4, 6},
         std::vector{4}}) {
     for (uint64_t seed = 0; seed < 5; ++seed) {
       const auto rows = covering_array(levels, seed);
@@ -189,7 +207,7 @@ TEST(CoveringArray, HasEveryPairAndIsSmall) {
         for (size_t d = 0; d < row.size(); ++d) ASSERT_TRUE(row[d] >= 0 && row[d] < levels[d]);
       }
       if (levels.size() == 11) {
-        EXPECT_LE(rows.size(), 60u);  // 35 at least
+        EXPECT_LE(rows.size(), 65u);  // 42 at least
       }
     }
   }
