@@ -81,8 +81,8 @@ struct EngineConfig {
   int32_t max_queue_ms = 0;     // a request that has waited longer ends with an error; 0 = no limit
   int32_t interactive_first_token_ms = 0;  // refuse what would get its first token later; 0 = never
   int32_t agent_first_token_ms = 0;
-  bool plan_ahead = false;      // plan a step while the one before runs
-  std::string record_schedule;  // a file to write every request and step to (ScheduleLog)
+  bool plan_ahead = false;           // plan a step while the one before runs
+  std::string record_schedule = {};  // a file to write every request and step to (ScheduleLog)
   template <class V>
   void visit(V& v) {
     v("engine.context_tokens", context_tokens,
