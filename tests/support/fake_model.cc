@@ -40,7 +40,7 @@ struct FakeModel::Cell {
 // Part "carry": per sequence, a sum that only grows in order.
 struct FakeModel::Carry {
   uint64_t sum;
-  int32_t length;
+  int64_t length;  // no padding: saved states are compared byte by byte
 };
 
 FakeModel::FakeModel(Options options) : options_(std::move(options)) {
