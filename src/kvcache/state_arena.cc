@@ -51,7 +51,9 @@ Result<StateArena> StateArena::create(std::vector<PartSpec> parts, size_t n_bloc
   arena.n_blocks_ = n_blocks;
   arena.n_slots_ = n_slots;
   try {
-    arena.memory_ = AlignedBuffer<std::byte>::uninitialized(total);
+    // Zeros, for the bytes between parts that nobody writes: saved states have them, too. Where it
+    // is large the system's pages are zeros already.
+    arena.memory_ = AlignedBuffer<std::byte>(total);
   } catch (const std::bad_alloc&) {
     return fail(
         ErrorCode::kResourceExhausted,
