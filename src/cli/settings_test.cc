@@ -10,6 +10,7 @@
 
 #include "cli/command_line.h"
 #include "core/json.h"
+#include "support/source_dir.h"
 
 namespace deepmint::cli {
 namespace {
@@ -203,7 +204,7 @@ TEST(Settings, JsonCarriesValueDefaultAndOrigin) {
 }
 
 TEST(Knobs, PageIsFresh) {
-  const std::string path = DEEPMINT_SOURCE_DIR "/docs/knobs.md";
+  const std::string path = testing::source_path("docs/knobs.md").string();
   Loaded l;
   const std::string fresh = knobs_markdown(l.settings);
   if (std::getenv("DEEPMINT_TEST_UPDATE") != nullptr) std::ofstream(path) << fresh;

@@ -12,6 +12,7 @@
 #include "engine/load.h"
 #include "support/collecting_sink.h"
 #include "support/counting_new.h"
+#include "support/source_dir.h"
 #include "support/test_seed.h"
 #include "support/tiny_model.h"
 
@@ -212,8 +213,7 @@ TEST_P(TinyEngine, DecodeStepsAllocateNothing) {
 }
 
 TEST(SmolLm2, BatchedAndChunkedEqualAlone) {
-  const fs::path path =
-      fs::path(DEEPMINT_SOURCE_DIR) / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf";
+  const fs::path path = testing::source_path("models/SmolLM2-135M-Instruct.Q4_1.gguf");
   if (!fs::exists(path))
     GTEST_SKIP() << "no " << path.filename() << " in models/ (./quickstart.sh gets it)";
   const LoadedModel loaded = load(path, 2);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "support/gguf_writer.h"
+#include "support/source_dir.h"
 #include "tokenizer/byte_level.h"
 
 namespace deepmint {
@@ -210,8 +211,7 @@ TEST(GgufTokenizer, AMergeWithoutItsResultIsRefusedAtCreation) {
 }
 
 TEST(GgufTokenizer, SmolLm2GivesItsPublishedIds) {
-  const std::filesystem::path path =
-      std::filesystem::path(DEEPMINT_SOURCE_DIR) / "models/SmolLM2-135M-Instruct.Q4_1.gguf";
+  const std::filesystem::path path = testing::source_path("models/SmolLM2-135M-Instruct.Q4_1.gguf");
   if (!std::filesystem::exists(path)) GTEST_SKIP() << path.filename() << " is not in models/";
   const auto file = GgufFile::open(path);
   ASSERT_TRUE(file) << file.error().str();

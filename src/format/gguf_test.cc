@@ -12,6 +12,7 @@
 #include "support/gguf_writer.h"
 #include "support/random.h"
 #include "support/safetensors_writer.h"
+#include "support/source_dir.h"
 #include "support/tiny_model.h"
 
 namespace deepmint {
@@ -566,8 +567,7 @@ TEST_F(Gguf, RandomFilesReadBack) {
 }
 
 TEST(GgufReal, SmolLm2) {
-  const std::filesystem::path path =
-      std::filesystem::path(DEEPMINT_SOURCE_DIR) / "models/SmolLM2-135M-Instruct.Q4_1.gguf";
+  const std::filesystem::path path = testing::source_path("models/SmolLM2-135M-Instruct.Q4_1.gguf");
   if (!std::filesystem::exists(path))
     GTEST_SKIP() << path << " is not there; quickstart.sh fetches it";
   auto file = GgufFile::open(path);

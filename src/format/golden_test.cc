@@ -6,13 +6,13 @@
 
 #include "format/gguf.h"
 #include "format/safetensors.h"
+#include "support/source_dir.h"
 #include "support/tiny_model.h"
 
 namespace deepmint {
 namespace {
 
-const std::filesystem::path kFolder =
-    std::filesystem::path(DEEPMINT_SOURCE_DIR) / "tests/golden/formats";
+const std::filesystem::path kFolder = testing::source_path("tests/golden/formats");
 
 // Element i of every tensor.
 int expected_value(size_t i) { return static_cast<int>(i % 7) - 3; }
@@ -97,8 +97,7 @@ TEST(Golden, SafetensorsOfThePublishedWriter) {
 
 // The seeds of tests/fuzz/make_corpus.py are built without our writers too.
 TEST(Golden, FuzzSeedsOpenOrNameTheirFault) {
-  const std::filesystem::path corpus =
-      std::filesystem::path(DEEPMINT_SOURCE_DIR) / "tests/fuzz/corpus";
+  const std::filesystem::path corpus = testing::source_path("tests/fuzz/corpus");
   for (const char* whole : {"empty", "llama", "llama-v2", "every-scalar", "every-array",
                             "every-tensor-type", "scalar-tensor", "alignment-64"}) {
     const auto file = GgufFile::open(corpus / "gguf" / whole);

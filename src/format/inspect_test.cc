@@ -10,6 +10,7 @@
 #include "core/json.h"
 #include "support/official_layout.h"
 #include "support/safetensors_writer.h"
+#include "support/source_dir.h"
 #include "support/tiny_model.h"
 
 namespace deepmint {
@@ -358,8 +359,7 @@ TEST_F(Inspect, CheckpointOfTheOfficialSize) {
 }
 
 TEST(InspectReal, SmolLm2IsWhole) {
-  const std::filesystem::path path =
-      std::filesystem::path(DEEPMINT_SOURCE_DIR) / "models/SmolLM2-135M-Instruct.Q4_1.gguf";
+  const std::filesystem::path path = testing::source_path("models/SmolLM2-135M-Instruct.Q4_1.gguf");
   if (!std::filesystem::exists(path))
     GTEST_SKIP() << path << " is not there; quickstart.sh fetches it";
   const auto r = inspect_model(path);

@@ -12,6 +12,7 @@
 
 #include "kernels/linear.h"
 #include "kernels/linear_cases.h"
+#include "support/source_dir.h"
 
 namespace deepmint::kernels {
 namespace {
@@ -24,7 +25,7 @@ struct Record {
 };
 
 std::vector<Record> read_records() {
-  std::ifstream file(DEEPMINT_SOURCE_DIR "/tests/golden/dequantize/blocks.bin", std::ios::binary);
+  std::ifstream file(testing::source_path("tests/golden/dequantize/blocks.bin"), std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(file), {});
   std::vector<Record> records;
   size_t at = 0;
@@ -45,7 +46,7 @@ std::vector<Record> read_records() {
     take(r.blocks.data(), r.blocks.size());
     r.values.resize(size_t{r.n_blocks} * r.block_elements);
     take(r.values.data(), r.values.size() * sizeof(float));
-    if (testing::Test::HasFatalFailure()) break;
+    if (::testing::Test::HasFatalFailure()) break;
     records.push_back(std::move(r));
   }
   return records;

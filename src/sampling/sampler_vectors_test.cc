@@ -11,6 +11,7 @@
 #include "core/json.h"
 #include "sampling/row_kernels.h"
 #include "sampling/sampler.h"
+#include "support/source_dir.h"
 
 namespace deepmint::sampling {
 namespace {
@@ -19,7 +20,7 @@ constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 const json::Value& vectors() {
   static const json::Value doc = [] {
-    std::ifstream file(DEEPMINT_SOURCE_DIR "/tests/spec/sampling/vectors.json");
+    std::ifstream file(testing::source_path("tests/spec/sampling/vectors.json"));
     std::stringstream text;
     text << file.rdbuf();
     return json::parse(text.str()).value();

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "sim/trace.h"
+#include "support/source_dir.h"
 
 namespace deepmint::sim {
 namespace {
@@ -25,8 +26,9 @@ class Replay : public ::testing::Test {
   void TearDown() override { fs::remove(path_); }
 
   std::pair<int64_t, int64_t> oracle(const std::string& arguments) const {
-    const std::string command = std::string("/usr/bin/python3 ") + DEEPMINT_SOURCE_DIR +
-                                "/src/sim/trace_oracle.py " + path_.string() + " " + arguments;
+    const std::string command = "/usr/bin/python3 " +
+                                testing::source_path("src/sim/trace_oracle.py").string() + " " +
+                                path_.string() + " " + arguments;
     FILE* pipe = popen(command.c_str(), "r");
     long long hit = -1, prompt = -1;
     EXPECT_EQ(fscanf(pipe, "%lld %lld", &hit, &prompt), 2) << command;

@@ -13,6 +13,7 @@
 #include "model/deepseek_v41/synth.h"
 #include "one_answer/covering_array.h"
 #include "one_answer/harness.h"
+#include "support/source_dir.h"
 #include "support/test_seed.h"
 #include "support/tiny_model.h"
 
@@ -125,14 +126,13 @@ TEST(OneAnswer, TinyDense) {
 }
 
 TEST(OneAnswer, SmolLm2) {
-  const fs::path root = DEEPMINT_SOURCE_DIR;
-  const fs::path path = root / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf";
+  const fs::path path = testing::source_path("models/SmolLM2-135M-Instruct.Q4_1.gguf");
   if (!fs::exists(path))
     GTEST_SKIP() << "no " << path.filename() << " in models/ (./quickstart.sh gets it)";
   if (kThreadSanitizer) GTEST_SKIP() << "too slow under the thread sanitizer; the tiny models run";
   Subject s{.name = "SmolLM2"};
   for (const int threads : {1, 2}) s.loaded.push_back(load(path, threads));
-  std::ifstream in(root / "docs" / "engine.md");
+  std::ifstream in(testing::source_path("docs/engine.md"));
   std::stringstream text;
   text << in.rdbuf();
   s.text = s.loaded[0].tokenizer->encode_text(text.str());

@@ -1,4 +1,5 @@
 #include "support/public_suite.h"
+#include "support/source_dir.h"
 
 #include <zstd.h>
 
@@ -30,9 +31,8 @@ std::string decompress(const std::string& packed) {
 }  // namespace
 
 std::optional<std::vector<std::string>> public_suite(std::string_view file_name) {
-  const std::filesystem::path root = DEEPMINT_SOURCE_DIR;
   for (const char* folder : {"tests/data", "../shared/data", "../../shared/data"}) {
-    std::ifstream in(root / folder / file_name, std::ios::binary);
+    std::ifstream in(source_path(folder) / file_name, std::ios::binary);
     if (!in) continue;
     std::istringstream text(decompress({std::istreambuf_iterator<char>(in), {}}));
     std::vector<std::string> lines;

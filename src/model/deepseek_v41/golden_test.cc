@@ -19,6 +19,7 @@
 #include "format/safetensors.h"
 #include "model/deepseek_v41/formats.h"
 #include "model/deepseek_v41/v41_testing.h"
+#include "support/source_dir.h"
 
 namespace deepmint::v41 {
 namespace {
@@ -65,8 +66,8 @@ class Fixture {
 
  private:
   static SafetensorsModel open() {
-    auto file =
-        SafetensorsModel::open(DEEPMINT_SOURCE_DIR "/tests/golden/v41_transformers.safetensors");
+    auto file = SafetensorsModel::open(
+        deepmint::testing::source_path("tests/golden/v41_transformers.safetensors"));
     EXPECT_TRUE(file) << file.error().str();
     return std::move(*file);
   }

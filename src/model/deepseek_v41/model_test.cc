@@ -14,6 +14,7 @@
 #include "core/mapped_file.h"
 #include "core/thread_pool.h"
 #include "model/deepseek_v41/v41_testing.h"
+#include "support/source_dir.h"
 
 namespace deepmint::v41 {
 namespace {
@@ -22,8 +23,8 @@ using namespace testing;  // NOLINT: the fixtures of v41_testing.h
 using nlohmann::json;
 
 const json& expected() {
-  static const json v =
-      json::parse(std::ifstream(DEEPMINT_SOURCE_DIR "/tests/spec/model/tiny/expected.json"));
+  static const json v = json::parse(
+      std::ifstream(deepmint::testing::source_path("tests/spec/model/tiny/expected.json")));
   return v;
 }
 

@@ -9,6 +9,7 @@
 
 #include "model/deepseek_v41/engram.h"
 #include "model/deepseek_v41/formats.h"
+#include "support/source_dir.h"
 
 namespace deepmint::v41 {
 namespace {
@@ -17,7 +18,7 @@ using nlohmann::json;
 
 const json& vectors() {
   static const json v =
-      json::parse(std::ifstream(DEEPMINT_SOURCE_DIR "/tests/spec/model/vectors.json"));
+      json::parse(std::ifstream(deepmint::testing::source_path("tests/spec/model/vectors.json")));
   return v;
 }
 
@@ -131,7 +132,7 @@ TEST(V41Vectors, RmsNorm) {
 
 TEST(V41Vectors, Rope) {
   const json constants =
-      json::parse(std::ifstream(DEEPMINT_SOURCE_DIR "/tests/spec/model/constants.json"));
+      json::parse(std::ifstream(deepmint::testing::source_path("tests/spec/model/constants.json")));
   const auto plain = ref::inverse_frequencies(64, 10000.0, 0, 0, 0, 0);
   const auto yarn = ref::inverse_frequencies(64, 160000.0, 16, 65536, 32, 1);
   expect_equal(plain, floats(constants["rope_inv_freq_theta10000"]), "theta 10000");
@@ -249,7 +250,7 @@ TEST(V41Vectors, Engram) {
   expect_equal(X, floats(v["Y"]), "engram");
 
   const json constants =
-      json::parse(std::ifstream(DEEPMINT_SOURCE_DIR "/tests/spec/model/constants.json"));
+      json::parse(std::ifstream(deepmint::testing::source_path("tests/spec/model/constants.json")));
   const std::vector<int> layers = {1, 14};
   const auto engram = make_engram_layers(layers, 4, 8, 16000000, 99092);
   for (const EngramLayer& e : engram) {

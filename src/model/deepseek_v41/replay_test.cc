@@ -9,6 +9,7 @@
 
 #include "model/deepseek_v41/snapshot.h"
 #include "model/deepseek_v41/v41_testing.h"
+#include "support/source_dir.h"
 
 namespace deepmint::v41 {
 namespace {
@@ -21,8 +22,8 @@ class Replay : public ::testing::Test {
   static void SetUpTestSuite() {
     checkpoint_ = new Checkpoint(synth_config(SynthPreset::kTiny));
     model_ = checkpoint_->load(make_reference_arithmetic()).release();
-    prompt_ = json::parse(std::ifstream(DEEPMINT_SOURCE_DIR
-                                        "/tests/spec/model/tiny/expected.json"))["prompt"]
+    prompt_ = json::parse(std::ifstream(
+        deepmint::testing::source_path("tests/spec/model/tiny/expected.json")))["prompt"]
                   .get<std::vector<int>>();
     cold_ = new Cache(*model_, 1, kBlocks, std::byte{0});
     cold_logits_ = run(*model_, *cold_, rows_of(prompt_, 0));
@@ -214,7 +215,7 @@ TEST_F(Replay, ExactReplayBeginsInTheMiddleOfALongPrompt) {
 
 TEST_F(Replay, BoundedReplayIsItsDefinition) {
   const json golden =
-      json::parse(std::ifstream(DEEPMINT_SOURCE_DIR "/tests/golden/v41_replay.json"));
+      json::parse(std::ifstream(deepmint::testing::source_path("tests/golden/v41_replay.json")));
   for (const json& k : golden["cases"]) {
     const int hit = k["hit"], length = k["length"];
     ReplayOptions options = {.mode = ReplayMode::kBounded, .hit = hit};

@@ -10,6 +10,7 @@
 #include "core/cpu_isa.h"
 #include "model/dense/dense_testing.h"
 #include "support/counting_new.h"
+#include "support/source_dir.h"
 
 namespace deepmint::dense {
 namespace {
@@ -280,7 +281,7 @@ Golden read_golden(const std::string& path) {
 // The gate of docs/models.md. KL over the stored 64 candidates and one bin for the rest: at most
 // the true KL, and close to it; dense_float64.py --compare measures it in full.
 TEST(Dense, SmolLm2AgreesWithFloat64) {
-  const std::string root = DEEPMINT_SOURCE_DIR,
+  const std::string root = testing::source_path(".").string(),
                     path = root + "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
   if (!std::filesystem::exists(path))
     GTEST_SKIP() << path << " is not there (quickstart.sh fetches it)";

@@ -1,4 +1,5 @@
 #include "recipe/testing/requests.h"
+#include "support/source_dir.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +15,7 @@ json::Value parsed(std::string_view text) {
 }
 
 json::Value spec_file(const std::string& name) {
-  std::ifstream in(std::string(DEEPMINT_SOURCE_DIR) + "/tests/spec/recipe/" + name);
+  std::ifstream in(source_path("tests/spec/recipe/" + name));
   std::stringstream text;
   text << in.rdbuf();
   return parsed(text.str());
