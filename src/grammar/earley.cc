@@ -10,11 +10,6 @@ namespace {
 constexpr uint32_t kTerminalCode = static_cast<uint32_t>(SymbolKind::kTerminal)
                                    << Grammar::kKindShift;
 constexpr uint32_t kTokenCode = static_cast<uint32_t>(SymbolKind::kToken) << Grammar::kKindShift;
-
-uint64_t mix(uint64_t h, uint64_t v) {
-  h = (h ^ v) * 0x9e3779b97f4a7c15u;
-  return h ^ (h >> 29);
-}
 }  // namespace
 
 Parser::Parser(const Grammar& grammar, Lexer& lexer)
@@ -50,12 +45,12 @@ void Parser::add(uint32_t dot, uint32_t origin) {
     old.swap(seen_);
     for (const Slot& slot : old) {
       if (slot.stamp != stamp_) continue;
-      size_t at = mix(slot.dot, slot.origin) & (seen_.size() - 1);
+      size_t at = mix_hash(slot.dot, slot.origin) & (seen_.size() - 1);
       while (seen_[at].stamp == stamp_) at = (at + 1) & (seen_.size() - 1);
       seen_[at] = slot;
     }
   }
-  size_t at = mix(dot, origin) & (seen_.size() - 1);
+  size_t at = mix_hash(dot, origin) & (seen_.size() - 1);
   for (; seen_[at].stamp == stamp_; at = (at + 1) & (seen_.size() - 1))
     if (seen_[at].dot == dot && seen_[at].origin == origin) return;
   seen_[at] = {stamp_, dot, origin};
@@ -132,10 +127,14 @@ Lexer::State Parser::start_state(uint32_t begin, uint32_t end) {
 uint32_t Parser::set_of(std::span<const Scan> scans) {
   uint64_t key = scans.size();
   if (looking_ahead_) {
-    for (const Scan& scan : scans) key = mix(key, (uint64_t{scan.set} << 32) | scan.accept);
-    const auto [begin, end] = memo_.equal_range(key);
-    for (auto it = begin; it != end; ++it)
-      if (std::ranges::equal(it->second.first, scans)) return it->second.second;
+    for (const Scan& scan : scans) key = mix_hash(key, (uint64_t{scan.set} << 32) | scan.accept);
+    for (size_t at = key & (known_.size() - 1); known_[at].stamp == ahead_stamp_;
+         at = (at + 1) & (known_.size() - 1)) {
+      const Known& known = known_[at];
+      if (known.key == key && known.size == scans.size() &&
+          std::equal(scans.begin(), scans.end(), known_scans_.begin() + known.begin))
+        return known.set;
+    }
   }
   ++stamp_;
   building_ = static_cast<uint32_t>(sets_.size());
@@ -146,9 +145,25 @@ uint32_t Parser::set_of(std::span<const Scan> scans) {
       for (uint32_t w = begin; w < end; ++w) add(items_[w].dot + 1, items_[w].origin);
     }
   const uint32_t set = close(first_item);
-  if (looking_ahead_)
-    memo_.emplace(key, std::pair(std::vector<Scan>(scans.begin(), scans.end()), set));
+  if (looking_ahead_) remember(key, scans, set);
   return set;
+}
+
+void Parser::remember(uint64_t key, std::span<const Scan> scans, uint32_t set) {
+  const auto place = [&](const Known& one) {
+    size_t at = one.key & (known_.size() - 1);
+    while (known_[at].stamp == ahead_stamp_) at = (at + 1) & (known_.size() - 1);
+    known_[at] = one;
+  };
+  if (++known_count_ * 3 > known_.size() * 2) {
+    std::vector<Known> old(known_.size() * 2);
+    old.swap(known_);
+    for (const Known& one : old)
+      if (one.stamp == ahead_stamp_) place(one);
+  }
+  const auto begin = static_cast<uint32_t>(known_scans_.size());
+  known_scans_.insert(known_scans_.end(), scans.begin(), scans.end());
+  place({ahead_stamp_, set, begin, static_cast<uint32_t>(scans.size()), key});
 }
 
 bool Parser::push(uint8_t byte) {
@@ -203,9 +218,15 @@ bool Parser::takes_byte(uint8_t byte) {
   return false;
 }
 
-std::vector<uint32_t> Parser::next_tokens() const {
-  std::vector<uint32_t> out;
-  if (here_.boundary == kNone) return out;
+bool Parser::takes_token() const {
+  if (here_.boundary == kNone) return false;
+  const Set& set = sets_[here_.boundary];  // sorted by what comes next: tokens last
+  return set.end > set.begin && grammar_.next[items_[set.end - 1].dot] >= kTokenCode;
+}
+
+void Parser::next_tokens(std::vector<uint32_t>& out) const {
+  out.clear();
+  if (here_.boundary == kNone) return;
   const Set& set = sets_[here_.boundary];
   for (uint32_t i = set.end; i-- > set.begin;) {
     const uint32_t code = grammar_.next[items_[i].dot];
@@ -213,7 +234,6 @@ std::vector<uint32_t> Parser::next_tokens() const {
     const uint32_t token = code & Grammar::kIndexMask;
     if (out.empty() || out.back() != token) out.push_back(token);
   }
-  return out;
 }
 
 void Parser::settle(const Frame& frame) {
@@ -228,11 +248,17 @@ void Parser::settle(const Frame& frame) {
 void Parser::begin_lookahead() {
   ahead_ = here_;
   looking_ahead_ = true;
+  if (known_.empty()) known_.resize(64);
+  if (++ahead_stamp_ == 0) {
+    std::fill(known_.begin(), known_.end(), Known());
+    ahead_stamp_ = 1;
+  }
+  known_count_ = 0;
+  known_scans_.clear();
 }
 
 void Parser::end_lookahead() {
   looking_ahead_ = false;
-  memo_.clear();
   go_back(ahead_);
 }
 

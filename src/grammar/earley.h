@@ -13,10 +13,10 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
-#include <unordered_map>
+#include <string_view>
 #include <vector>
 
+#include "grammar/flat_map.h"
 #include "grammar/grammar.h"
 #include "grammar/lexer.h"
 
@@ -50,7 +50,8 @@ class Parser {
   bool complete() const { return here_.boundary != kNone && sets_[here_.boundary].complete; }
   bool takes_byte(uint8_t byte);  // push() would succeed
   bool can_take_bytes() const { return here_.threads_begin != here_.threads_end; }
-  std::vector<uint32_t> next_tokens() const;  // indices of explicit tokens that may come here
+  void next_tokens(std::vector<uint32_t>& out) const;  // indices of explicit tokens possible here
+  bool takes_token() const;                            // any of them
 
   // Moves the threads of here() down onto those of `frame`, which stays reachable.
   void settle(const Frame& frame);
@@ -94,6 +95,7 @@ class Parser {
   };
 
   void add(uint32_t dot, uint32_t origin);
+  void remember(uint64_t key, std::span<const Scan> scans, uint32_t set);
   uint32_t close(uint32_t first_item);  // builds a set from the kernel items at the end of items_
   uint32_t set_of(std::span<const Scan> scans);
   std::pair<uint32_t, uint32_t> waiting(uint32_t set, uint32_t code) const;
@@ -110,7 +112,14 @@ class Parser {
 
   bool looking_ahead_ = false;
   Frame ahead_;
-  std::unordered_multimap<uint64_t, std::pair<std::vector<Scan>, uint32_t>> memo_;
+  struct Known {
+    uint32_t stamp = 0, set = 0, begin = 0, size = 0;  // begin, size: of known_scans_
+    uint64_t key = 0;
+  };
+  std::vector<Known> known_;  // open addressing; entries of this look-ahead bear its stamp
+  std::vector<Scan> known_scans_;
+  uint32_t ahead_stamp_ = 0;
+  size_t known_count_ = 0;
 
   // Of the set that is being built.
   uint32_t building_ = 0;

@@ -70,6 +70,8 @@ RegexId RegexSet::json_string(RegexId content, uint32_t state, uint32_t value) {
   Node n;
   n.kind = Kind::kJsonString;
   n.nullable = state == kPlain && nullable(content);
+  n.counted = node(content).counted;
+  n.front = std::min(16 + 4 * std::min(node(content).front, uint32_t{1} << 28), uint32_t{1} << 31);
   n.a = static_cast<uint32_t>(content);
   n.min = state;
   n.max = value;

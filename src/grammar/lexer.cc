@@ -1,15 +1,9 @@
 #include "grammar/lexer.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace deepmint::grammar {
-
-namespace {
-uint64_t mix(uint64_t h, uint64_t v) {
-  h = (h ^ v) * 0x9e3779b97f4a7c15u;
-  return h ^ (h >> 29);
-}
-}  // namespace
 
 Lexer::Lexer(Grammar& grammar, const Limits& limits)
     : grammar_(grammar), limits_(limits), mark_(grammar.regexes.mark()) {
@@ -24,15 +18,28 @@ void Lexer::reset() {
   ++epoch_;
   exhausted_ = false;
   grammar_.regexes.reset_to(mark_);
-  states_.clear();
+  states_.assign(1, {});
   items_.clear();
-  rows_.clear();
+  rows_.assign(n_classes_, kDead);
+  rows_.resize(2 * n_classes_, kUnknown);
+  states_.shrink_to_fit();
+  items_.shrink_to_fit();
+  rows_.shrink_to_fit();
   index_.clear();
   accept_sets_.assign(1, {0, 0});
   accept_terminals_.clear();
   accept_index_.clear();
-  states_.push_back({});
-  rows_.assign(n_classes_, kDead);
+  accept_next_.assign(1, 0);
+}
+
+// Makes the index anew, with so many slots.
+void Lexer::index_all(size_t slots) {
+  index_.assign(slots, kNoState);
+  for (State id = 1; id < states_.size(); ++id) {
+    size_t at = states_[id].hash & (slots - 1);
+    while (index_[at] != kNoState) at = (at + 1) & (slots - 1);
+    index_[at] = id;
+  }
 }
 
 std::unique_lock<std::mutex> Lexer::lock() {
@@ -45,15 +52,20 @@ std::unique_lock<std::mutex> Lexer::lock() {
 uint32_t Lexer::intern_accept(std::span<const uint32_t> terminals) {
   if (terminals.empty()) return kNoAccept;
   uint64_t h = terminals.size();
-  for (const uint32_t t : terminals) h = mix(h, t);
-  const auto [begin, end] = accept_index_.equal_range(h);
-  for (auto it = begin; it != end; ++it)
-    if (std::ranges::equal(accept_set(it->second), terminals)) return it->second;
+  for (const uint32_t t : terminals) h = mix_hash(h, t);
+  h &= ~uint64_t{0} >> 1;  // never the key that FlatMap keeps for itself
+  uint32_t* first = accept_index_.find(h);
+  for (uint32_t id = first != nullptr ? *first : 0; id != 0; id = accept_next_[id])
+    if (std::ranges::equal(accept_set(id), terminals)) return id;
   accept_sets_.emplace_back(static_cast<uint32_t>(accept_terminals_.size()),
                             static_cast<uint32_t>(terminals.size()));
   accept_terminals_.insert(accept_terminals_.end(), terminals.begin(), terminals.end());
   const auto id = static_cast<uint32_t>(accept_sets_.size() - 1);
-  accept_index_.emplace(h, id);
+  accept_next_.push_back(first != nullptr ? *first : 0);
+  if (first != nullptr)
+    *first = id;
+  else
+    accept_index_.insert(h, id);
   return id;
 }
 
@@ -62,12 +74,15 @@ Lexer::State Lexer::intern(std::vector<Item>& items) {
   if (items.empty()) return kDead;
   uint64_t h = items.size();
   for (const Item& item : items)
-    h = mix(h, (uint64_t{item.terminal} << 32) | static_cast<uint32_t>(item.rest));
-  const auto [begin, end] = index_.equal_range(h);
-  for (auto it = begin; it != end; ++it) {
-    const StateData& s = states_[it->second];
-    if (s.size == items.size() && std::equal(items.begin(), items.end(), items_.begin() + s.begin))
-      return it->second;
+    h = mix_hash(h, (uint64_t{item.terminal} << 32) | static_cast<uint32_t>(item.rest));
+  const auto hash = static_cast<uint32_t>(h ^ (h >> 32));
+  if (states_.size() * 3 >= index_.size() * 2) index_all(std::bit_ceil(states_.size() * 2 + 16));
+  size_t slot = hash & (index_.size() - 1);
+  for (; index_[slot] != kNoState; slot = (slot + 1) & (index_.size() - 1)) {
+    const StateData& s = states_[index_[slot]];
+    if (s.hash == hash && s.size == items.size() &&
+        std::equal(items.begin(), items.end(), items_.begin() + s.begin))
+      return index_[slot];
   }
   if (states_.size() >= limits_.max_states) {
     exhausted_ = true;
@@ -77,17 +92,18 @@ Lexer::State Lexer::intern(std::vector<Item>& items) {
   StateData s;
   s.begin = static_cast<uint32_t>(items_.size());
   s.size = static_cast<uint32_t>(items.size());
-  std::vector<uint32_t> accepted;
+  accepted_.clear();
   for (const Item& item : items) {
-    if (regexes.nullable(item.rest)) accepted.push_back(item.terminal);
+    if (regexes.nullable(item.rest)) accepted_.push_back(item.terminal);
     s.can_continue |= item.rest != regexes.epsilon();
   }
-  s.accept = intern_accept(accepted);
+  s.accept = intern_accept(accepted_);
+  s.row = n_classes_;
+  s.hash = hash;
   const auto id = static_cast<State>(states_.size());
   items_.insert(items_.end(), items.begin(), items.end());
   states_.push_back(s);
-  rows_.resize(rows_.size() + n_classes_, kUnknown);
-  index_.emplace(h, id);
+  index_[slot] = id;
   return id;
 }
 
@@ -101,6 +117,8 @@ Lexer::State Lexer::step(State state, uint8_t byte) {
   if (exhausted()) return kDead;
   RegexSet& regexes = grammar_.regexes;
   const StateData s = states_[state];
+  const uint32_t byte_class = class_of_[byte];
+  byte = byte_of_[byte_class];  // the same for all of the class, so that more is remembered
   scratch_.clear();
   for (uint32_t i = s.begin; i < s.begin + s.size; ++i) {
     const RegexId rest = regexes.derivative(items_[i].rest, byte);
@@ -108,8 +126,26 @@ Lexer::State Lexer::step(State state, uint8_t byte) {
   }
   const State to = intern(scratch_);
   if (exhausted()) return kDead;
-  rows_[state * n_classes_ + class_of_[byte]] = to;
+  if (s.row == n_classes_) {
+    states_[state].row = static_cast<uint32_t>(rows_.size());
+    rows_.resize(rows_.size() + n_classes_, kUnknown);
+  }
+  rows_[states_[state].row + byte_class] = to;
   return to;
+}
+
+Lexer::State Lexer::within(State state, uint32_t limit) {
+  const StateData s = states_[state];
+  scratch_.assign(items_.begin() + s.begin, items_.begin() + s.begin + s.size);
+  bool changed = false;
+  for (Item& item : scratch_) {
+    const RegexId rest = grammar_.regexes.within(item.rest, limit);
+    changed |= rest != item.rest;
+    item.rest = rest;
+  }
+  if (exhausted() || !changed) return state;
+  const State to = intern(scratch_);
+  return exhausted() ? state : to;
 }
 
 Hash128 Lexer::residual_hash(State state) const {
@@ -139,7 +175,8 @@ uint32_t Lexer::accept_of_items(State state, std::span<const uint32_t> items) {
 
 size_t Lexer::memory_bytes() const {
   return states_.size() * sizeof(StateData) + items_.size() * sizeof(Item) + rows_.size() * 4 +
-         index_.size() * 40 + accept_terminals_.size() * 4 + accept_sets_.size() * 8;
+         index_.size() * 4 + accept_terminals_.size() * 4 + accept_sets_.size() * 12 +
+         accept_index_.memory_bytes();
 }
 
 }  // namespace deepmint::grammar

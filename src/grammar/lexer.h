@@ -14,10 +14,10 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "grammar/flat_map.h"
 #include "grammar/grammar.h"
 
 namespace deepmint::grammar {
@@ -44,7 +44,7 @@ class Lexer {
 
   State start(std::span<const uint32_t> terminals);  // sorted, distinct
   State next(State state, uint8_t byte) {
-    const uint32_t known = rows_[state * n_classes_ + class_of_[byte]];
+    const uint32_t known = rows_[states_[state].row + class_of_[byte]];
     return known != kUnknown ? known : step(state, byte);
   }
   uint32_t accepts(State state) const { return states_[state].accept; }  // id of an accept set
@@ -56,6 +56,10 @@ class Lexer {
   uint8_t byte_of(uint32_t byte_class) const { return byte_of_[byte_class]; }
   bool can_continue(State state) const { return states_[state].can_continue; }
 
+  // A state in whose place `state` stands for texts of up to `limit` bytes (RegexSet::within), its
+  // items in the same order.
+  State within(State state, uint32_t limit);
+
   // Of the residual languages of a state, whatever their terminals are called.
   Hash128 residual_hash(State state) const;
   // An accept set as indices into the items of a state that leads to it, and back.
@@ -65,7 +69,7 @@ class Lexer {
   size_t memory_bytes() const;  // of the states; their residuals are in the grammar's regexes
 
  private:
-  static constexpr uint32_t kUnknown = 0xffffffffu;
+  static constexpr uint32_t kUnknown = 0xffffffffu, kNoState = 0xffffffffu;
   struct Item {
     uint32_t terminal;
     RegexId rest;
@@ -74,6 +78,8 @@ class Lexer {
   struct StateData {
     uint32_t begin = 0, size = 0;  // of items_
     uint32_t accept = kNoAccept;
+    uint32_t row = 0;  // where its row begins; that of the dead state or the unknown one at first
+    uint32_t hash = 0;
     bool can_continue = false;
   };
   State step(State state, uint8_t byte);
@@ -93,12 +99,17 @@ class Lexer {
 
   std::vector<StateData> states_;
   std::vector<Item> items_;
-  std::vector<uint32_t> rows_;  // [states][n_classes]
-  std::unordered_multimap<uint64_t, State> index_;
+  // [..][n_classes]: the dead state's row, one where nothing is known, which all states have until
+  // they are left for the first time, and then one for each.
+  std::vector<uint32_t> rows_;
+  std::vector<State> index_;                                // open addressing by StateData::hash
   std::vector<std::pair<uint32_t, uint32_t>> accept_sets_;  // begin, size
   std::vector<uint32_t> accept_terminals_;
-  std::unordered_multimap<uint64_t, uint32_t> accept_index_;
+  FlatMap<uint32_t> accept_index_;     // hash of the terminals -> the first such set
+  std::vector<uint32_t> accept_next_;  // per set: another one of the same hash, or 0
   std::vector<Item> scratch_;
+  std::vector<uint32_t> accepted_;
+  void index_all(size_t slots);
 };
 
 }  // namespace deepmint::grammar

@@ -48,6 +48,8 @@ struct Matcher::Impl {
   }
 
   void add_tokens(std::span<uint32_t> bits);
+  void add_slice(const Slices::View& view, std::span<const uint32_t> without, uint32_t set,
+                 std::span<uint32_t> bits);
   bool push_token(TokenId token);
 
   std::shared_ptr<const Compiled> compiled;
@@ -63,7 +65,8 @@ struct Matcher::Impl {
   Status status;
 
   // Scratch of add_tokens.
-  std::vector<uint32_t> below, path, up;
+  std::vector<uint32_t> below, path, up, special, taken;
+  std::vector<Parser::Thread> threads;
   std::vector<Parser::Frame> frames;
 };
 
@@ -74,6 +77,27 @@ Matcher::Matcher(Matcher&&) noexcept = default;
 Matcher& Matcher::operator=(Matcher&&) noexcept = default;
 Matcher::~Matcher() = default;
 
+// The tokens of a slice, and below `below` what comes behind its exits but those of `without`, for
+// a thread whose lexemes began in `set`.
+void Matcher::Impl::add_slice(const Slices::View& view, std::span<const uint32_t> without,
+                              uint32_t set, std::span<uint32_t> bits) {
+  const Trie& trie = compiled->vocabulary().trie();
+  const Slice& slice = *view.slice;
+  if (slice.bits != nullptr)
+    for (size_t word = 0; word < slice.bits->size(); ++word) bits[word] |= (*slice.bits)[word];
+  for (const uint32_t id : slice.ids) bits[id / 32] |= 1u << (id % 32);
+  for (size_t group = 0; group < slice.exits.size(); ++group) {
+    const Lexer::State start = parser->start_after(set, view.accepts[group]);
+    if (start == Lexer::kDead) continue;
+    for (const uint32_t node : slice.exits[group].nodes) {
+      if (std::binary_search(without.begin(), without.end(), node)) continue;
+      const uint32_t end = node + trie.nodes[node].skip;
+      for (uint32_t child = node + 1; child < end; child += trie.nodes[child].skip)
+        if (lexer.next(start, trie.nodes[child].byte) != Lexer::kDead) below.push_back(child);
+    }
+  }
+}
+
 void Matcher::Impl::add_tokens(std::span<uint32_t> bits) {
   const Vocabulary& vocabulary = compiled->vocabulary();
   const Trie& trie = vocabulary.trie();
@@ -81,22 +105,19 @@ void Matcher::Impl::add_tokens(std::span<uint32_t> bits) {
   parser->begin_lookahead();
   // Tokens that a thread's state decides, and the nodes below which the next lexeme has begun.
   below.clear();
-  const std::vector<Parser::Thread> threads(parser->live().begin(), parser->live().end());
+  threads.assign(parser->live().begin(), parser->live().end());
   for (const Parser::Thread& thread : threads) {
     const Slices::View& view = slices.of(thread.state);
     if (lexer.exhausted()) break;
-    const Slice& slice = *view.slice;
-    for (size_t word = 0; word < slice.bits.size(); ++word) bits[word] |= slice.bits[word];
-    for (const uint32_t id : slice.ids) bits[id / 32] |= 1u << (id % 32);
-    for (size_t group = 0; group < slice.exits.size(); ++group) {
-      const Lexer::State start = parser->start_after(thread.set, view.accepts[group]);
-      if (start == Lexer::kDead) continue;
-      for (const uint32_t node : slice.exits[group].nodes) {
-        const uint32_t end = node + trie.nodes[node].skip;
-        for (uint32_t child = node + 1; child < end; child += trie.nodes[child].skip)
-          if (lexer.next(start, trie.nodes[child].byte) != Lexer::kDead) below.push_back(child);
-      }
+    if (view.base != nullptr) {
+      // Other threads may allow what the base does and this one does not.
+      taken.clear();
+      for (const uint32_t id : view.slice->not_ids)
+        if (((bits[id / 32] >> (id % 32)) & 1) == 0) taken.push_back(id);
+      add_slice(*view.base, view.slice->not_nodes, thread.set, bits);
+      for (const uint32_t id : taken) bits[id / 32] &= ~(1u << (id % 32));
     }
+    add_slice(view, {}, thread.set, bits);
   }
   // There the parser itself decides, with all its threads.
   std::sort(below.begin(), below.end());
@@ -149,7 +170,8 @@ bool Matcher::mask(std::span<uint32_t> bits) {
   m.run([&] {
     std::fill(bits.begin(), bits.end(), 0);
     m.add_tokens(bits);
-    for (const uint32_t token : m.parser->next_tokens()) {
+    m.parser->next_tokens(m.special);
+    for (const uint32_t token : m.special) {
       const TokenId id = m.compiled->grammar().tokens[token];
       bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
     }
@@ -231,8 +253,7 @@ Matcher Matcher::fork() const { return Matcher(std::make_unique<Impl>(*impl_)); 
 bool Matcher::may_stop() const { return !impl_->stopped && impl_->parser->complete(); }
 bool Matcher::stopped() const { return impl_->stopped; }
 bool Matcher::may_continue() const {
-  return !impl_->stopped &&
-         (impl_->parser->can_take_bytes() || !impl_->parser->next_tokens().empty());
+  return !impl_->stopped && (impl_->parser->can_take_bytes() || impl_->parser->takes_token());
 }
 
 ByteSet Matcher::next_bytes() {
@@ -254,7 +275,7 @@ std::string Matcher::forced() {
     out.clear();
     Parser& parser = *m.parser;
     parser.begin_lookahead();
-    while (out.size() < kMaxForced && !parser.complete() && parser.next_tokens().empty()) {
+    while (out.size() < kMaxForced && !parser.complete() && !parser.takes_token()) {
       int only = -1;
       for (int b = 0; b < 256; ++b) {
         if (!parser.takes_byte(static_cast<uint8_t>(b))) continue;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <random>
 #include <tuple>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -16,10 +18,13 @@ namespace {
 // Common prefixes of alternatives are shared down to this many bytes; past it they are kept side by
 // side, which is only slower.
 constexpr int kMaxFactorDepth = 256;
-// Derivatives that a question for emptiness may look at.
-constexpr size_t kMaxEmptySearch = 50'000;
-// … and parts of expressions that it may handle on the way: a quarter of a second or so.
-constexpr uint64_t kMaxEmptyWork = 2'000'000;
+// A question for emptiness: derivatives that it may look at, parts of expressions that it may
+// handle (RegexSet::Node::front) all in all and on one line, the length of a line, and how many
+// lines.
+constexpr size_t kMaxEmptySearch = 20'000;
+constexpr uint64_t kMaxEmptyWork = 8'000'000, kMaxLineWork = 4'000'000;
+constexpr uint32_t kMaxLine = 50'000;
+constexpr size_t kMaxLines = 256;
 
 // A caller must not be able to build two expressions with one hash.
 uint64_t hash_seed() {
@@ -29,6 +34,10 @@ uint64_t hash_seed() {
 
 uint32_t index_of(RegexId id) { return static_cast<uint32_t>(id); }
 RegexId id_of(size_t index) { return RegexId{static_cast<uint32_t>(index)}; }
+
+uint32_t saturated(uint64_t parts) {
+  return static_cast<uint32_t>(std::min<uint64_t>(parts, uint64_t{1} << 31));
+}
 
 uint32_t less_one(uint32_t count) { return count == kUnbounded || count == 0 ? count : count - 1; }
 
@@ -48,8 +57,18 @@ RegexSet::RegexSet(const Limits& limits) : limits_(limits) {
   nodes_[2] = any;
   const RegexId placed = add(any);  // appended once to compute its hash, then moved to id 2
   nodes_[2] = nodes_[index_of(placed)];
-  index_[nodes_[2].hash] = 2;
   nodes_.pop_back();
+  index_all(64);
+}
+
+// Makes the index anew, with so many slots.
+void RegexSet::index_all(size_t slots) {
+  index_.assign(slots, kNoNode);
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    size_t at = nodes_[i].hash.low & (slots - 1);
+    while (index_[at] != kNoNode) at = (at + 1) & (slots - 1);
+    index_[at] = static_cast<uint32_t>(i);
+  }
 }
 
 RegexId RegexSet::add(Node n, std::span<const RegexId> list) {
@@ -84,13 +103,16 @@ RegexId RegexSet::add(Node n, std::span<const RegexId> list) {
     input = std::as_bytes(std::span(words.data(), used));
   }
   n.hash = xxh3_128(input, hash_seed());
-  const auto [it, is_new] = index_.try_emplace(n.hash, static_cast<uint32_t>(nodes_.size()));
-  if (!is_new) return RegexId{it->second};
+  if (nodes_.size() * 3 >= index_.size() * 2)
+    index_all(std::max<size_t>(64, std::bit_ceil(nodes_.size() * 2)));
+  size_t slot = n.hash.low & (index_.size() - 1);
+  for (; index_[slot] != kNoNode; slot = (slot + 1) & (index_.size() - 1))
+    if (nodes_[index_[slot]].hash == n.hash) return RegexId{index_[slot]};
   if (nodes_.size() >= limits_.max_nodes) {
     exhausted_ = true;
-    index_.erase(it);
     return none();
   }
+  index_[slot] = static_cast<uint32_t>(nodes_.size());
   if (!list.empty()) {
     n.a = static_cast<uint32_t>(kids_.size());
     n.b = static_cast<uint32_t>(list.size());
@@ -137,6 +159,8 @@ RegexId RegexSet::concat(RegexId a, RegexId b) {
   n.kind = Kind::kConcat;
   n.nullable = nullable(a) && nullable(b);
   n.hard = node(a).hard || node(b).hard;
+  n.counted = node(a).counted || node(b).counted;
+  n.front = saturated(uint64_t{1} + node(a).front + (nullable(a) ? node(b).front : 0));
   n.a = index_of(a);
   n.b = index_of(b);
   return add(n);
@@ -278,6 +302,8 @@ RegexId RegexSet::alternate_at(std::vector<RegexId> parts, int depth) {
   for (const RegexId id : out) {
     n.nullable |= nullable(id);
     n.hard |= node(id).hard;
+    n.counted |= node(id).counted;
+    n.front = saturated(uint64_t{n.front} + node(id).front);
   }
   return add(n, out);
 }
@@ -298,6 +324,8 @@ RegexId RegexSet::repeat(RegexId a, uint32_t min, uint32_t max) {
   n.kind = Kind::kRepeat;
   n.nullable = min == 0;
   n.hard = node(a).hard;
+  n.front = saturated(uint64_t{1} + node(a).front);
+  n.counted = node(a).counted || min > 1 || (max > 1 && max != kUnbounded);
   n.a = index_of(a);
   n.min = min;
   n.max = max;
@@ -356,7 +384,10 @@ RegexId RegexSet::intersect(std::span<const RegexId> parts) {
   n.kind = Kind::kIntersect;
   n.nullable = true;
   n.hard = true;
-  for (const RegexId id : out) n.nullable &= nullable(id);
+  for (const RegexId id : out) {
+    n.nullable &= nullable(id);
+    n.front = saturated(uint64_t{n.front} + node(id).front);
+  }
   return add(n, out);
 }
 
@@ -368,6 +399,7 @@ RegexId RegexSet::complement(RegexId a) {
   n.kind = Kind::kComplement;
   n.nullable = !nullable(a);
   n.hard = true;
+  n.front = saturated(uint64_t{1} + node(a).front);
   n.a = index_of(a);
   return add(n);
 }
@@ -411,6 +443,46 @@ RegexId RegexSet::without_epsilon(RegexId a) {
   }
 }
 
+// A text of up to `limit` bytes goes through a repetition's body at most `limit` times (passes that
+// take no byte do not count), so it cannot tell larger counts apart; and without intersections
+// every expression but none() has texts, however much is still to come.
+RegexId RegexSet::within(RegexId a, uint32_t limit) {
+  const Node n = node(a);
+  if (!n.counted || n.hard) return a;
+  if (const RegexId* known = within_.find(index_of(a))) return *known;
+  RegexId out = a;
+  switch (n.kind) {
+    case Kind::kConcat: {
+      std::vector<RegexId> parts;
+      RegexId rest = a;
+      for (; kind(rest) == Kind::kConcat && node(rest).counted; rest = RegexId{node(rest).b})
+        parts.push_back(RegexId{node(rest).a});
+      parts.push_back(rest);
+      for (RegexId& part : parts) part = within(part, limit);
+      out = concat(parts);
+      break;
+    }
+    case Kind::kAlternate: {
+      const auto list = kids(n);
+      std::vector<RegexId> parts(list.begin(), list.end());
+      for (RegexId& part : parts) part = within(part, limit);
+      out = alternate(parts);
+      break;
+    }
+    case Kind::kRepeat:
+      out = repeat(within(RegexId{n.a}, limit), std::min(n.min, limit + 1),
+                   n.max > limit ? kUnbounded : n.max);
+      break;
+    case Kind::kJsonString:
+      out = json_string(within(RegexId{n.a}, limit), n.min, n.max);
+      break;
+    default:
+      break;
+  }
+  if (!exhausted_) within_.insert(index_of(a), out);
+  return out;
+}
+
 RegexId RegexSet::derivative(RegexId a, uint8_t byte) {
   if (exhausted_) return none();
   return derive(a, byte);
@@ -433,7 +505,7 @@ RegexId RegexSet::derive(RegexId a, uint8_t byte) {
       break;
   }
   const uint64_t key = (uint64_t{index_of(a)} << 8) | byte;
-  if (const auto it = derivatives_.find(key); it != derivatives_.end()) return it->second;
+  if (const RegexId* known = derivatives_.find(key)) return *known;
   RegexId out = none();
   switch (n.kind) {
     case Kind::kConcat: {
@@ -485,7 +557,7 @@ RegexId RegexSet::derive(RegexId a, uint8_t byte) {
       break;
   }
   if (exhausted_) return none();
-  derivatives_.emplace(key, out);
+  derivatives_.insert(key, out);
   return out;
 }
 
@@ -519,74 +591,140 @@ ByteSet RegexSet::first_bytes(RegexId a, int depth) const {
   return ByteSet::all();
 }
 
-bool RegexSet::empty(RegexId a) {
-  if (!node(a).hard) return a == none();
-  if (nullable(a)) return false;
-  if (const auto it = empty_.find(index_of(a)); it != empty_.end()) return it->second;
-  // Any accepted string ends the search. Steps alternate between the oldest expression found
-  // (near ones first) and the newest (straight ahead, for languages whose texts are long). Where
-  // only few bytes can come first (one side is a word), they are tried themselves; else one byte
-  // of every class.
+// The next expression on the straight line from `a`: by a plain character, which completes a code
+// point at once, else by the first byte that leads on; none() at the end.
+RegexSet::Line RegexSet::step_ahead(RegexId a) {
+  const ByteSet first = first_bytes(a, 4);
+  Line out;
+  uint64_t tries = 0;
+  const auto try_byte = [&](unsigned byte) {
+    if (out.to != none() || !first.has(byte)) return;
+    ++tries;
+    out.to = derivative(a, static_cast<uint8_t>(byte));
+  };
+  try_byte('a');
+  try_byte('0');
+  for (unsigned byte = 0; byte < 256 && out.to == none(); ++byte) try_byte(byte);
+  out.work = tries * (1 + node(a).front);
+  return out;
+}
+
+// Where the straight line from `a` ends. What is remembered are lengths and work to the end, so
+// that a limit counts the same from wherever a line is joined.
+RegexSet::Line RegexSet::line(RegexId a) {
+  std::vector<std::pair<RegexId, Line>> path;
+  std::unordered_map<uint32_t, size_t> on_path;
+  Line end;  // of the line from `at`
+  for (RegexId at = a;; at = path.back().second.to) {
+    if (at == none()) {
+      end = {.end = LineEnd::kNowhere};
+      break;
+    }
+    if (!node(at).hard || nullable(at)) {
+      end = {.end = LineEnd::kText};
+      break;
+    }
+    if (const Line* known = lines_.find(index_of(at))) {
+      end = *known;
+      break;
+    }
+    if (const auto [it, is_new] = on_path.try_emplace(index_of(at), path.size()); !is_new) {
+      // Around a circle: every expression on it sees all of it.
+      uint64_t work = 0;
+      const auto around = static_cast<uint32_t>(path.size() - it->second);
+      for (size_t i = it->second; i < path.size(); ++i) work += path[i].second.work;
+      end = {.end = around > kMaxLine || work > kMaxLineWork ? LineEnd::kTooFar : LineEnd::kNowhere,
+             .length = around,
+             .work = work};
+      for (size_t i = it->second; i < path.size(); ++i) lines_.insert(index_of(path[i].first), end);
+      path.resize(it->second);
+      break;
+    }
+    if (path.size() > kMaxLine) {
+      end = {.end = LineEnd::kTooFar};
+      break;
+    }
+    path.emplace_back(at, step_ahead(at));
+    if (exhausted_) return {.end = LineEnd::kTooFar};
+  }
+  for (size_t i = path.size(); i-- > 0;) {
+    end.work += path[i].second.work;
+    ++end.length;
+    if (end.length > kMaxLine || end.work > kMaxLineWork) end.end = LineEnd::kTooFar;
+    // Where a walk was cut short only its beginning is known to be too far away.
+    if (end.end == LineEnd::kTooFar && i > 0) continue;
+    lines_.insert(index_of(path[i].first), end);
+  }
+  return end;
+}
+
+// Nearest expressions first; wherever the straight line leads to a text the language is not empty.
+// What is remembered saves time and changes neither the answer nor whether there is one: an answer
+// is kept only where a search of its own would find it within the limits.
+RegexSet::Emptiness RegexSet::search_empty(RegexId a) {
   constexpr int kFewBytes = 8;
-  const uint64_t work_before = work_;
-  std::vector<uint8_t> byte_of_class, bytes_here;
+  Line first = line(a);
+  if (first.end == LineEnd::kText) return Emptiness::kNo;
+  uint64_t work = first.end == LineEnd::kTooFar ? kMaxLineWork : first.work;
+  std::vector<uint8_t> byte_of_class, few;
+  // Where only few bytes can come first (one side is a word), they are tried themselves; else one
+  // byte of every class.
   const auto bytes_to_try = [&](RegexId id) -> const std::vector<uint8_t>& {
-    const ByteSet first = first_bytes(id, 4);
-    if (first.count() <= kFewBytes) {
-      bytes_here.clear();
+    const ByteSet next = first_bytes(id, 4);
+    if (next.count() <= kFewBytes) {
+      few.clear();
       for (unsigned b = 0; b < 256; ++b)
-        if (first.has(b)) bytes_here.push_back(static_cast<uint8_t>(b));
-      return bytes_here;
+        if (next.has(b)) few.push_back(static_cast<uint8_t>(b));
+      return few;
     }
     if (byte_of_class.empty()) {
       std::array<uint8_t, 256> class_of;
       byte_of_class.resize(static_cast<size_t>(byte_classes({&a, 1}, class_of)));
-      for (unsigned b = 0; b < 256; ++b) byte_of_class[class_of[b]] = static_cast<uint8_t>(b);
-      // Straight ahead goes by plain characters, which complete a code point at once.
-      for (const char plain : {'0', 'a'}) {
-        const auto at = std::find_if(byte_of_class.begin(), byte_of_class.end(), [&](uint8_t b) {
-          return class_of[b] == class_of[static_cast<uint8_t>(plain)];
-        });
-        std::rotate(at, at + 1, byte_of_class.end());
-      }
+      for (unsigned b = 256; b-- > 0;) byte_of_class[class_of[b]] = static_cast<uint8_t>(b);
+      std::sort(byte_of_class.begin(), byte_of_class.end());  // classes are in no order
     }
     return byte_of_class;
   };
-  std::vector<std::pair<RegexId, size_t>> found{{a, 0}};  // expression, index of its parent
-  std::vector<bool> done;
+  std::vector<RegexId> found{a};
   std::unordered_set<uint32_t> seen{index_of(a)};
-  size_t oldest = 0;
-  std::vector<size_t> newest{0};
-  for (bool ahead = false;; ahead = !ahead) {
-    done.resize(found.size());
-    while (oldest < found.size() && done[oldest]) ++oldest;
-    while (!newest.empty() && done[newest.back()]) newest.pop_back();
-    if (oldest == found.size()) break;
-    const size_t at = ahead ? newest.back() : oldest;
-    done[at] = true;
-    for (const uint8_t byte : bytes_to_try(found[at].first)) {
-      const RegexId next = derivative(found[at].first, byte);
-      if (work_ - work_before > kMaxEmptyWork) exhausted_ = true;
-      if (exhausted_) return true;
-      if (next == none()) continue;
-      const auto known = empty_.find(index_of(next));
-      if (!node(next).hard || nullable(next) || (known != empty_.end() && !known->second)) {
-        for (size_t up = at;; up = found[up].second) {
-          empty_[index_of(found[up].first)] = false;
-          if (up == 0) return false;
-        }
+  for (size_t at = 0; at < found.size(); ++at)
+    for (const uint8_t byte : bytes_to_try(found[at])) {
+      work += 1 + node(found[at]).front;
+      if (work > kMaxEmptyWork) return Emptiness::kTooLong;
+      const RegexId next = derivative(found[at], byte);
+      if (exhausted_) return Emptiness::kTooLong;
+      if (next == none() || !seen.insert(index_of(next)).second) continue;
+      if (!node(next).hard || nullable(next)) return Emptiness::kNo;
+      if (found.size() >= kMaxEmptySearch) return Emptiness::kTooLong;
+      if (found.size() < kMaxLines) {
+        const Line ahead = line(next);
+        if (exhausted_) return Emptiness::kTooLong;
+        if (ahead.end == LineEnd::kText) return Emptiness::kNo;
+        work += ahead.end == LineEnd::kTooFar ? kMaxLineWork : ahead.work;
       }
-      if (known != empty_.end() || !seen.insert(index_of(next)).second) continue;
-      if (found.size() >= kMaxEmptySearch) {
-        exhausted_ = true;
-        return true;
-      }
-      newest.push_back(found.size());
-      found.emplace_back(next, at);
+      found.push_back(next);
     }
+  // A search from any of them would look at a part of them and of these lines, in less work.
+  if (found.size() > kMaxLines) return Emptiness::kYes;
+  for (const RegexId id : found)
+    if (id != a && empty_.find(index_of(id)) == nullptr)
+      empty_.insert(index_of(id), static_cast<uint8_t>(Emptiness::kYes));
+  return Emptiness::kYes;
+}
+
+bool RegexSet::empty(RegexId a) {
+  if (!node(a).hard) return a == none();
+  if (nullable(a)) return false;
+  Emptiness answer;
+  if (const uint8_t* known = empty_.find(index_of(a))) {
+    answer = static_cast<Emptiness>(*known);
+  } else {
+    answer = search_empty(a);
+    if (exhausted_) return true;
+    empty_.insert(index_of(a), static_cast<uint8_t>(answer));
   }
-  for (const auto& [id, parent] : found) empty_[index_of(id)] = true;
-  return true;
+  if (answer == Emptiness::kTooLong) exhausted_ = true;
+  return answer != Emptiness::kNo;
 }
 
 int RegexSet::byte_classes(std::span<const RegexId> roots,
@@ -690,19 +828,24 @@ size_t RegexSet::weight(RegexId a, size_t limit) const {
 }
 
 void RegexSet::reset_to(const Mark& mark) {
-  for (size_t i = mark.nodes; i < nodes_.size(); ++i) index_.erase(nodes_[i].hash);
-  nodes_.resize(mark.nodes);
+  if (nodes_.size() > mark.nodes) {
+    nodes_.resize(mark.nodes);
+    nodes_.shrink_to_fit();
+    index_all(std::max<size_t>(64, std::bit_ceil(mark.nodes * 2)));
+  }
   kids_.resize(mark.kids);
   sets_.resize(mark.sets);
   derivatives_.clear();
   empty_.clear();
+  within_.clear();
+  lines_.clear();
   exhausted_ = false;
 }
 
 size_t RegexSet::memory_bytes() const {
   return nodes_.size() * sizeof(Node) + kids_.size() * sizeof(RegexId) +
-         sets_.size() * sizeof(ByteSet) + (index_.size() + derivatives_.size()) * 48 +
-         empty_.size() * 32;
+         sets_.size() * sizeof(ByteSet) + index_.size() * 4 + derivatives_.memory_bytes() +
+         empty_.memory_bytes() + within_.memory_bytes() + lines_.memory_bytes();
 }
 
 // --- code points ---------------------------------------------------------------------------------

@@ -16,11 +16,11 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "core/hash.h"
 #include "grammar/byte_set.h"
+#include "grammar/flat_map.h"
 
 namespace deepmint::grammar {
 
@@ -74,6 +74,10 @@ class RegexSet {
   RegexId intersect(std::span<const RegexId> parts);
   RegexId complement(RegexId a);       // over all byte strings
   RegexId without_epsilon(RegexId a);  // the same language less the empty string
+  // A language with the same texts, and the same beginnings of texts, of up to `limit` bytes:
+  // counts above the limit are forgotten, so that many residuals of a{0,100000} become one.
+  // Expressions with an intersection or complement inside stay as they are. One limit per set.
+  RegexId within(RegexId a, uint32_t limit);
 
   // JSON (json_nodes.cc). What stands between the quotes of a string whose decoded content, UTF-8,
   // is in `content`: every spelling, escapes and surrogate pairs included.
@@ -89,7 +93,8 @@ class RegexSet {
   bool matches(RegexId a, std::string_view text);              // whole text
 
   // Whether the language is empty. Exact, by looking for an accepted string along derivatives where
-  // intersections or complements leave it open; exhausted() becomes true when that takes too long.
+  // intersections or complements leave it open; exhausted() becomes true when that takes too long,
+  // which is a matter of the expression alone, not of what was asked before.
   bool empty(RegexId a);
 
   Kind kind(RegexId a) const { return node(a).kind; }
@@ -119,9 +124,11 @@ class RegexSet {
     Kind kind = Kind::kNone;
     bool nullable = false;
     bool hard = false;  // an intersection or complement inside: may be empty without being none()
+    bool counted = false;   // a repetition with a count above 1 inside
     uint32_t a = 0, b = 0;  // kConcat: head, tail. kRepeat: body. kComplement: body. kBytes: set.
                             // Lists: begin, count
     uint32_t min = 0, max = 0;
+    uint32_t front = 1;  // parts that a derivative handles when nothing is remembered, at most
     Hash128 hash = {};
   };
   const Node& node(RegexId a) const { return nodes_[static_cast<uint32_t>(a)]; }
@@ -142,12 +149,25 @@ class RegexSet {
   std::vector<Node> nodes_;
   std::vector<RegexId> kids_;
   std::vector<ByteSet> sets_;
-  struct HashOf {
-    size_t operator()(const Hash128& h) const { return h.low ^ (h.high * 0x9e3779b97f4a7c15u); }
+  static constexpr uint32_t kNoNode = 0xffffffffu;
+  std::vector<uint32_t> index_;   // open addressing by Node::hash: nodes, kNoNode where free
+  FlatMap<RegexId> derivatives_;  // (id << 8 | byte)
+  FlatMap<uint8_t> empty_;        // of hard nodes
+  FlatMap<RegexId> within_;
+  void index_all(size_t slots);
+  // Emptiness (hard expressions only).
+  enum class Emptiness : uint8_t { kNo, kYes, kTooLong };
+  enum class LineEnd : uint8_t { kText, kNowhere, kTooFar };
+  struct Line {
+    LineEnd end = LineEnd::kTooFar;
+    uint32_t length = 0;  // expressions up to the end
+    uint64_t work = 0;    // to get there
+    RegexId to{0};        // of a single step
   };
-  std::unordered_map<Hash128, uint32_t, HashOf> index_;
-  std::unordered_map<uint64_t, RegexId> derivatives_;  // (id << 8 | byte)
-  std::unordered_map<uint32_t, bool> empty_;           // of hard nodes
+  Line step_ahead(RegexId a);
+  Line line(RegexId a);
+  Emptiness search_empty(RegexId a);
+  FlatMap<Line> lines_;
   Limits limits_;
   bool exhausted_ = false;
   uint64_t work_ = 0;

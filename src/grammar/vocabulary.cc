@@ -106,19 +106,24 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::make(std::vector<std::stri
   }
   order.resize(kept);
   out->trie_ = build_trie(bytes, order);
-  for (const uint32_t max_chars : kTierChars) {
+  std::vector<size_t> chars(bytes.size());
+  for (const TokenId head : order)
+    chars[static_cast<size_t>(head)] = plain_chars(bytes[static_cast<size_t>(head)]);
+  const auto add_bits = [&](std::vector<uint32_t>& bits, TokenId head) {
+    for (TokenId id = head; id >= 0; id = out->same_[static_cast<size_t>(id)])
+      bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+  };
+  const auto tier_of = [&](uint32_t max_chars) {
     PlainTier tier;
     tier.max_chars = max_chars;
     tier.bits.assign(out->mask_words(), 0);
     std::vector<TokenId> rest;
     for (const TokenId head : order) {
-      const size_t chars = plain_chars(bytes[static_cast<size_t>(head)]);
-      if (chars == 0 || chars > max_chars) {
+      const size_t n = chars[static_cast<size_t>(head)];
+      if (n == 0 || n > max_chars)
         rest.push_back(head);
-        continue;
-      }
-      for (TokenId id = head; id >= 0; id = out->same_[static_cast<size_t>(id)])
-        tier.bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+      else
+        add_bits(tier.bits, head);
     }
     tier.rest = build_trie(bytes, rest);
     // Both tries are in the same order: one walk over the main one finds every node of the other.
@@ -130,8 +135,14 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::make(std::vector<std::stri
       from[node.depth] = at;
       tier.main_node.push_back(at);
     }
-    out->tiers_.push_back(std::move(tier));
-  }
+    return tier;
+  };
+  for (const uint32_t max_chars : kTierChars) out->tiers_.push_back(tier_of(max_chars));
+  out->all_plain_ = tier_of(0xffffffffu);
+  out->plain_up_to_.assign(kTierChars[0], std::vector<uint32_t>(out->mask_words(), 0));
+  for (const TokenId head : order)
+    for (size_t n = chars[static_cast<size_t>(head)]; n > 0 && n < kTierChars[0]; ++n)
+      add_bits(out->plain_up_to_[n], head);
   out->slices_ = std::make_unique<SliceCache>();
   return std::shared_ptr<const Vocabulary>(std::move(out));
 }

@@ -63,6 +63,9 @@ class Vocabulary {
 
   const Trie& trie() const { return trie_; }
   std::span<const PlainTier> plain_tiers() const { return tiers_; }  // longest texts first
+  const PlainTier& all_plain() const { return all_plain_; }          // plain texts of any length
+  // Bits of the plain tokens of at most so many characters, below those of the first tier.
+  std::span<const uint32_t> plain_up_to(uint32_t chars) const { return plain_up_to_[chars]; }
   // The next id that spells the same bytes as `id`, or -1.
   TokenId same(TokenId id) const { return same_.empty() ? -1 : same_[static_cast<size_t>(id)]; }
   SliceCache& slices() const { return *slices_; }  // locks itself
@@ -75,6 +78,8 @@ class Vocabulary {
   size_t width_ = 0;
   Trie trie_;
   std::vector<PlainTier> tiers_;
+  PlainTier all_plain_;
+  std::vector<std::vector<uint32_t>> plain_up_to_;
   std::unique_ptr<SliceCache> slices_;
 };
 
