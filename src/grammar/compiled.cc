@@ -25,16 +25,18 @@ std::string_view to_string(SpecKind kind) {
   return "?";
 }
 
-Compiled::Compiled(Grammar grammar, std::shared_ptr<const Vocabulary> vocabulary)
+Compiled::Compiled(Grammar grammar, std::shared_ptr<const Vocabulary> vocabulary,
+                   const AutomatonLimits& limits)
     : grammar_(std::move(grammar)),
       vocabulary_(std::move(vocabulary)),
-      lexer_(std::make_unique<Lexer>(grammar_)),
+      lexer_(std::make_unique<Lexer>(grammar_, limits)),
       slices_(std::make_unique<Slices>(*lexer_, *vocabulary_)) {}
 
 Compiled::~Compiled() = default;
 
-Result<std::shared_ptr<const Compiled>> Compiled::make(
-    Grammar grammar, std::shared_ptr<const Vocabulary> vocabulary) {
+Result<std::shared_ptr<const Compiled>> Compiled::make(Grammar grammar,
+                                                       std::shared_ptr<const Vocabulary> vocabulary,
+                                                       const AutomatonLimits& limits) {
   for (const TokenId id : grammar.tokens) {
     if (id < 0 || static_cast<size_t>(id) >= vocabulary->width())
       return fail(ErrorCode::kInvalidArgument,
@@ -49,7 +51,8 @@ Result<std::shared_ptr<const Compiled>> Compiled::make(
           ErrorCode::kInvalidArgument,
           fmt::format("token {} of the grammar ends the text: a grammar cannot demand it", id));
   }
-  return std::shared_ptr<const Compiled>(new Compiled(std::move(grammar), std::move(vocabulary)));
+  return std::shared_ptr<const Compiled>(
+      new Compiled(std::move(grammar), std::move(vocabulary), limits));
 }
 
 size_t Compiled::memory_bytes() const {

@@ -36,7 +36,8 @@ class Slices;
 class Compiled {
  public:
   static Result<std::shared_ptr<const Compiled>> make(Grammar grammar,
-                                                      std::shared_ptr<const Vocabulary> vocabulary);
+                                                      std::shared_ptr<const Vocabulary> vocabulary,
+                                                      const AutomatonLimits& limits = {});
   ~Compiled();
 
   const Grammar& grammar() const { return grammar_; }
@@ -46,7 +47,8 @@ class Compiled {
   size_t memory_bytes() const;                 // now, the lazily built automaton included
 
  private:
-  Compiled(Grammar grammar, std::shared_ptr<const Vocabulary> vocabulary);
+  Compiled(Grammar grammar, std::shared_ptr<const Vocabulary> vocabulary,
+           const AutomatonLimits& limits);
   Grammar grammar_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::unique_ptr<Lexer> lexer_;

@@ -113,7 +113,7 @@ uint32_t Parser::close(uint32_t first_item) {
   return self;
 }
 
-Lexer::State Parser::start_state(uint32_t begin, uint32_t end) {
+void Parser::collect_starts(uint32_t begin, uint32_t end) {
   starts_.clear();
   for (uint32_t i = begin; i < end; ++i) {
     const uint32_t code = grammar_.next[items_[i].dot];
@@ -121,6 +121,10 @@ Lexer::State Parser::start_state(uint32_t begin, uint32_t end) {
     const uint32_t terminal = code & Grammar::kIndexMask;
     if (starts_.empty() || starts_.back() != terminal) starts_.push_back(terminal);
   }
+}
+
+Lexer::State Parser::start_state(uint32_t begin, uint32_t end) {
+  collect_starts(begin, end);
   return starts_.empty() ? Lexer::kDead : lexer_.start(starts_);
 }
 
@@ -267,10 +271,8 @@ void Parser::find_states_again(std::string_view text) {
   for (uint32_t t = here_.threads_begin; t < here_.threads_end; ++t) {
     Thread& thread = threads_[t];
     const Set& set = sets_[thread.set];
-    Lexer::State state = start_state(set.begin, set.end);
-    for (uint32_t at = set.position; at < here_.position; ++at)
-      state = lexer_.next(state, static_cast<uint8_t>(text[at]));
-    thread.state = state;
+    collect_starts(set.begin, set.end);
+    thread.state = lexer_.behind(starts_, text.substr(set.position, here_.position - set.position));
   }
 }
 

@@ -99,6 +99,7 @@ class Parser {
   uint32_t close(uint32_t first_item);  // builds a set from the kernel items at the end of items_
   uint32_t set_of(std::span<const Scan> scans);
   std::pair<uint32_t, uint32_t> waiting(uint32_t set, uint32_t code) const;
+  void collect_starts(uint32_t begin, uint32_t end);  // terminals after the dots, into starts_
   Lexer::State start_state(uint32_t begin, uint32_t end);
 
   const Grammar& grammar_;

@@ -58,6 +58,14 @@ struct Grammar {
   size_t memory_bytes() const;
 };
 
+// Of the automaton that is grown over a grammar as it is used (lexer.h).
+struct AutomatonLimits {
+  size_t soft_bytes = size_t{16} << 20;  // thrown away between calls above this; what the grammar
+                                         // itself takes does not count
+  size_t max_states = 200'000;           // error where one step or one slice needs more
+  size_t max_nodes = 1'000'000;          // expressions behind them, of the same
+};
+
 class GrammarBuilder {
  public:
   struct Limits {

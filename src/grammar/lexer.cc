@@ -14,10 +14,13 @@ Lexer::Lexer(Grammar& grammar, const Limits& limits)
   bytes_at_mark_ = grammar_.regexes.memory_bytes();
 }
 
-void Lexer::reset() {
+void Lexer::reset(bool alone) {
   ++epoch_;
   exhausted_ = false;
+  alone_ = alone;
   grammar_.regexes.reset_to(mark_);
+  grammar_.regexes.limit_growth(max_nodes());
+  nodes_to_forget_at_ = mark_.nodes + max_nodes() / 2;
   states_.assign(1, {});
   items_.clear();
   rows_.assign(n_classes_, kDead);
@@ -45,7 +48,7 @@ void Lexer::index_all(size_t slots) {
 std::unique_lock<std::mutex> Lexer::lock() {
   std::unique_lock<std::mutex> held(mutex_);
   const size_t grown = memory_bytes() + grammar_.regexes.memory_bytes() - bytes_at_mark_;
-  if (exhausted() || grown > limits_.soft_bytes) reset();
+  if (exhausted() || alone_ || grown > limits_.soft_bytes) reset();
   return held;
 }
 
@@ -69,13 +72,17 @@ uint32_t Lexer::intern_accept(std::span<const uint32_t> terminals) {
   return id;
 }
 
-// `items` are sorted by terminal and hold no empty language.
-Lexer::State Lexer::intern(std::vector<Item>& items) {
-  if (items.empty()) return kDead;
+uint32_t Lexer::hash_of(std::span<const Item> items) const {
   uint64_t h = items.size();
   for (const Item& item : items)
     h = mix_hash(h, (uint64_t{item.terminal} << 32) | static_cast<uint32_t>(item.rest));
-  const auto hash = static_cast<uint32_t>(h ^ (h >> 32));
+  return static_cast<uint32_t>(h ^ (h >> 32));
+}
+
+// `items` are sorted by terminal and hold no empty language.
+Lexer::State Lexer::intern(std::span<const Item> items, bool may_add) {
+  if (items.empty()) return kDead;
+  const uint32_t hash = hash_of(items);
   if (states_.size() * 3 >= index_.size() * 2) index_all(std::bit_ceil(states_.size() * 2 + 16));
   size_t slot = hash & (index_.size() - 1);
   for (; index_[slot] != kNoState; slot = (slot + 1) & (index_.size() - 1)) {
@@ -84,7 +91,8 @@ Lexer::State Lexer::intern(std::vector<Item>& items) {
         std::equal(items.begin(), items.end(), items_.begin() + s.begin))
       return index_[slot];
   }
-  if (states_.size() >= limits_.max_states) {
+  if (!may_add) return kNoState;
+  if (states_.size() >= limits_.max_states * (alone_ ? 2 : 1)) {
     exhausted_ = true;
     return kDead;
   }
@@ -113,17 +121,26 @@ Lexer::State Lexer::start(std::span<const uint32_t> terminals) {
   return intern(scratch_);
 }
 
+// All bytes of a class are one to every residual: one stands for them, so that more is remembered.
+void Lexer::derive(std::vector<Item>& items, uint8_t byte) {
+  RegexSet& regexes = grammar_.regexes;
+  byte = byte_of_[class_of_[byte]];
+  size_t kept = 0;
+  for (const Item& item : items) {
+    const RegexId rest = regexes.derivative(item.rest, byte);
+    if (!regexes.empty(rest)) items[kept++] = {item.terminal, rest};
+  }
+  items.resize(kept);
+}
+
 Lexer::State Lexer::step(State state, uint8_t byte) {
   if (exhausted()) return kDead;
-  RegexSet& regexes = grammar_.regexes;
+  if (grammar_.regexes.size() > nodes_to_forget_at_) forget_expressions();
   const StateData s = states_[state];
   const uint32_t byte_class = class_of_[byte];
-  byte = byte_of_[byte_class];  // the same for all of the class, so that more is remembered
-  scratch_.clear();
-  for (uint32_t i = s.begin; i < s.begin + s.size; ++i) {
-    const RegexId rest = regexes.derivative(items_[i].rest, byte);
-    if (!regexes.empty(rest)) scratch_.push_back({items_[i].terminal, rest});
-  }
+  scratch_.assign(items_.begin() + s.begin, items_.begin() + s.begin + s.size);
+  derive(scratch_, byte);
+  if (exhausted()) return kDead;
   const State to = intern(scratch_);
   if (exhausted()) return kDead;
   if (s.row == n_classes_) {
@@ -132,6 +149,43 @@ Lexer::State Lexer::step(State state, uint8_t byte) {
   }
   rows_[states_[state].row + byte_class] = to;
   return to;
+}
+
+Lexer::State Lexer::behind(std::span<const uint32_t> terminals, std::string_view text) {
+  std::vector<Item> items;
+  for (const uint32_t t : terminals) items.push_back({t, grammar_.terminals[t]});
+  size_t at = 0;
+  if (State state = intern(items, false); state != kNoState) {
+    for (; at < text.size(); ++at) {
+      const uint32_t known = rows_[states_[state].row + class_of_[static_cast<uint8_t>(text[at])]];
+      if (known == kUnknown) break;
+      state = known;
+    }
+    const StateData s = states_[state];
+    items.assign(items_.begin() + s.begin, items_.begin() + s.begin + s.size);
+  }
+  for (; at < text.size() && !exhausted(); ++at) {
+    if (grammar_.regexes.size() > nodes_to_forget_at_) {
+      items_.insert(items_.end(), items.begin(), items.end());  // as if of one more state
+      forget_expressions();
+      items.assign(items_.end() - static_cast<ptrdiff_t>(items.size()), items_.end());
+      items_.resize(items_.size() - items.size());
+    }
+    derive(items, static_cast<uint8_t>(text[at]));
+  }
+  return exhausted() ? kDead : intern(items);
+}
+
+void Lexer::forget_expressions() {
+  std::vector<RegexId> roots;
+  roots.reserve(items_.size());
+  for (const Item& item : items_) roots.push_back(item.rest);
+  grammar_.regexes.keep_only(mark_, roots);
+  for (size_t i = 0; i < roots.size(); ++i) items_[i].rest = roots[i];
+  for (StateData& s : states_) s.hash = hash_of(std::span(items_).subspan(s.begin, s.size));
+  index_all(std::bit_ceil(states_.size() * 2 + 16));
+  nodes_to_forget_at_ =
+      std::max(mark_.nodes + max_nodes() / 2, grammar_.regexes.size() + max_nodes() / 8);
 }
 
 Lexer::State Lexer::within(State state, uint32_t limit) {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,22 +28,26 @@ class Lexer {
   using State = uint32_t;
   static constexpr State kDead = 0;
   static constexpr uint32_t kNoAccept = 0;
-  struct Limits {
-    size_t soft_bytes = size_t{16} << 20;  // thrown away between calls above this; what the
-                                           // grammar itself takes does not count
-    size_t max_states = 200'000;           // error when one call needs more
-  };
+  using Limits = AutomatonLimits;
 
-  explicit Lexer(Grammar& grammar) : Lexer(grammar, Limits()) {}
   Lexer(Grammar& grammar, const Limits& limits);
 
   // Throws the automaton away first when it is over budget or ran into its limits.
   std::unique_lock<std::mutex> lock();
   uint64_t epoch() const { return epoch_; }
   bool exhausted() const { return exhausted_ || grammar_.regexes.exhausted(); }
-  void reset();
+  // Throws everything away. `alone`: for one step that found the automaton too full; it may then
+  // take twice the states (and three times the expressions), which is enough for whatever succeeds
+  // where parts of it are known already, and nothing kept elsewhere is used.
+  void reset(bool alone = false);
+  bool alone() const { return alone_; }
 
   State start(std::span<const uint32_t> terminals);  // sorted, distinct
+  // The state behind `text`, from start(terminals). Nothing of the way is kept, so that a long text
+  // needs no more of the limits than a short one.
+  State behind(std::span<const uint32_t> terminals, std::string_view text);
+  // Forgets all expressions but those that states need.
+  void forget_expressions();
   State next(State state, uint8_t byte) {
     const uint32_t known = rows_[states_[state].row + class_of_[byte]];
     return known != kUnknown ? known : step(state, byte);
@@ -83,16 +88,21 @@ class Lexer {
     bool can_continue = false;
   };
   State step(State state, uint8_t byte);
-  State intern(std::vector<Item>& items);
+  void derive(std::vector<Item>& items, uint8_t byte);
+  size_t max_nodes() const { return limits_.max_nodes * (alone_ ? 3 : 1); }
+  uint32_t hash_of(std::span<const Item> items) const;
+  // kNoState for a new one unless it may be added.
+  State intern(std::span<const Item> items, bool may_add = true);
   uint32_t intern_accept(std::span<const uint32_t> terminals);
 
   Grammar& grammar_;
   Limits limits_;
   std::mutex mutex_;
   uint64_t epoch_ = 0;
-  bool exhausted_ = false;
+  bool exhausted_ = false, alone_ = false;
   RegexSet::Mark mark_;
   size_t bytes_at_mark_ = 0;  // of the regexes
+  size_t nodes_to_forget_at_ = 0;
   std::array<uint8_t, 256> class_of_{};
   std::vector<uint8_t> byte_of_;  // a byte of each class
   uint32_t n_classes_ = 1;

@@ -19,12 +19,17 @@ struct Matcher::Impl {
       : compiled(std::move(c)), lexer(compiled->lexer()) {
     const auto held = lexer.lock();
     parser.emplace(compiled->grammar(), lexer);
+    if (!lexer.exhausted()) return;
+    lexer.reset();  // it was full of what others had asked for
+    parser.emplace(compiled->grammar(), lexer);
   }
   Impl(const Impl&) = default;
 
   // Runs `work` with the lexer locked and its states current; `work` leaves the parser where it was
   // when it looks at limits only. When the automaton overflows inside, it is emptied and the work
-  // is done once more from there, so that what others left in it cannot matter.
+  // is done once more from there, so that what others left in it cannot matter: work(true) says
+  // that this is so, and work that takes several steps then begins each with an empty automaton.
+  // What succeeds at first succeeds then, too, because the automaton may grow larger (reset()).
   template <class Work>
   void run(Work&& work) {
     if (!status) return;
@@ -32,7 +37,8 @@ struct Matcher::Impl {
     const Parser::Frame base = parser->here();
     for (int attempt = 0; attempt < 2; ++attempt) {
       if (parser->here().epoch != lexer.epoch()) parser->find_states_again(text);
-      if (!lexer.exhausted()) work();
+      if (attempt == 1) lexer.forget_expressions();
+      if (!lexer.exhausted()) work(attempt == 1);
       if (parser->exhausted()) {
         status = fail(ErrorCode::kTooLarge,
                       "the grammar is too ambiguous here: a parser limit was passed");
@@ -41,13 +47,13 @@ struct Matcher::Impl {
       if (!lexer.exhausted()) return;
       if (attempt == 0) {
         parser->go_back(base);
-        lexer.reset();
+        lexer.reset(/*alone=*/true);
       }
     }
     status = fail(ErrorCode::kTooLarge, "the grammar needs a larger automaton than the limit");
   }
 
-  void add_tokens(std::span<uint32_t> bits);
+  void add_tokens(std::span<uint32_t> bits, bool alone);
   void add_slice(const Slices::View& view, std::span<const uint32_t> without, uint32_t set,
                  std::span<uint32_t> bits);
   bool push_token(TokenId token);
@@ -66,7 +72,6 @@ struct Matcher::Impl {
 
   // Scratch of add_tokens.
   std::vector<uint32_t> below, path, up, special, taken;
-  std::vector<Parser::Thread> threads;
   std::vector<Parser::Frame> frames;
 };
 
@@ -98,15 +103,23 @@ void Matcher::Impl::add_slice(const Slices::View& view, std::span<const uint32_t
   }
 }
 
-void Matcher::Impl::add_tokens(std::span<uint32_t> bits) {
+void Matcher::Impl::add_tokens(std::span<uint32_t> bits, bool alone) {
   const Vocabulary& vocabulary = compiled->vocabulary();
   const Trie& trie = vocabulary.trie();
   Slices& slices = compiled->slices();
+  const auto empty_automaton = [&] {
+    parser->end_lookahead();
+    lexer.reset(/*alone=*/true);
+    parser->find_states_again(text);
+    lexer.forget_expressions();
+    parser->begin_lookahead();
+  };
   parser->begin_lookahead();
   // Tokens that a thread's state decides, and the nodes below which the next lexeme has begun.
   below.clear();
-  threads.assign(parser->live().begin(), parser->live().end());
-  for (const Parser::Thread& thread : threads) {
+  for (size_t i = 0; i < parser->live().size() && !lexer.exhausted(); ++i) {
+    if (alone) empty_automaton();
+    const Parser::Thread thread = parser->live()[i];
     const Slices::View& view = slices.of(thread.state);
     if (lexer.exhausted()) break;
     if (view.base != nullptr) {
@@ -119,6 +132,7 @@ void Matcher::Impl::add_tokens(std::span<uint32_t> bits) {
     }
     add_slice(view, {}, thread.set, bits);
   }
+  if (alone && !lexer.exhausted()) empty_automaton();
   // There the parser itself decides, with all its threads.
   std::sort(below.begin(), below.end());
   frames.resize(trie.max_depth + 1);
@@ -167,9 +181,9 @@ bool Matcher::mask(std::span<uint32_t> bits) {
     std::fill(bits.begin(), bits.end(), 0);
     return false;
   }
-  m.run([&] {
+  m.run([&](bool alone) {
     std::fill(bits.begin(), bits.end(), 0);
-    m.add_tokens(bits);
+    m.add_tokens(bits, alone);
     m.parser->next_tokens(m.special);
     for (const uint32_t token : m.special) {
       const TokenId id = m.compiled->grammar().tokens[token];
@@ -217,7 +231,7 @@ bool Matcher::accept(TokenId token) {
   }
   bool ok = false;
   Parser::Frame base;
-  m.run([&] {
+  m.run([&](bool) {
     base = m.parser->here();
     ok = m.push_token(token);
     if (!ok) m.parser->go_back(base);
@@ -259,7 +273,7 @@ bool Matcher::may_continue() const {
 ByteSet Matcher::next_bytes() {
   ByteSet out;
   if (impl_->stopped) return out;
-  impl_->run([&] {
+  impl_->run([&](bool) {
     out = {};
     for (unsigned b = 0; b < 256; ++b)
       if (impl_->parser->takes_byte(static_cast<uint8_t>(b))) out.add(b);
@@ -271,7 +285,7 @@ std::string Matcher::forced() {
   Impl& m = *impl_;
   std::string out;
   if (m.stopped) return out;
-  m.run([&] {
+  m.run([&](bool) {
     out.clear();
     Parser& parser = *m.parser;
     parser.begin_lookahead();
@@ -297,7 +311,7 @@ Matcher::Viable Matcher::accepts_bytes(std::string_view bytes) {
   Impl& m = *impl_;
   Viable out;
   if (m.stopped) return out;
-  m.run([&] {
+  m.run([&](bool) {
     out = {};
     Parser& parser = *m.parser;
     parser.begin_lookahead();

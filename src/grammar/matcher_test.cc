@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "grammar/lexer.h"
 #include "grammar/testing_oracle.h"
+#include "support/counting_new.h"
 
 namespace deepmint::grammar {
 namespace {
@@ -236,6 +239,134 @@ TEST(Matcher, AGrammarLargerThanTheAutomatonsBudgetKeepsItsAutomaton) {
   const uint64_t epoch = compiled->lexer().epoch();
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(m.accept(3));
   EXPECT_EQ(compiled->lexer().epoch(), epoch);
+}
+
+// The same tokens in a grammar that others have used, run over, cut short and thrown away, and in
+// one that nobody has: the same masks, and the same ones over the limits.
+TEST(Matcher, WhatIsOverALimitDoesNotDependOnHistory) {
+  const auto vocabulary = small_vocabulary();
+  int over = 0, within = 0;
+  for (uint64_t seed = 1; seed <= 250; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 rng(seed * 31337);
+    const TreeGrammar tree = testing::random_grammar(rng);
+    if (!tree.productive()[0]) continue;
+    const AutomatonLimits limits{.soft_bytes = rng() % 2 == 0 ? size_t{16} << 20 : rng() % 4000,
+                                 .max_states = 2 + rng() % 25,
+                                 .max_nodes = rng() % 3 == 0 ? 1 + rng() % 60 : 1'000'000};
+    const auto compiled_anew = [&] {
+      return Compiled::make(tree.build().value(), small_vocabulary(), limits).value();
+    };
+    const auto used = compiled_anew();
+    std::vector<std::vector<TokenId>> texts;
+    for (int i = 0; i < 12; ++i) {
+      Matcher m(used);
+      std::vector<TokenId> tokens;
+      for (int step = 0; step < 12 && tokens.size() < 6; ++step)
+        if (const auto id = static_cast<TokenId>(rng() % (vocabulary->width() - 5)); m.accept(id))
+          tokens.push_back(id);
+      texts.push_back(tokens);
+    }
+    for (int round = 0; round < 2; ++round) {
+      std::shuffle(texts.begin(), texts.end(), rng);
+      for (const auto& tokens : texts) {
+        Matcher warm(used), cold(compiled_anew());
+        for (const TokenId id : tokens) {
+          if (rng() % 4 == 0) mask_of(*std::make_unique<Matcher>(warm.fork()), *vocabulary);
+          if (rng() % 8 == 0) {
+            const auto held = used->lexer().lock();
+            used->lexer().reset();
+          }
+          ASSERT_EQ(warm.accept(id), cold.accept(id));
+          ASSERT_EQ(warm.status().has_value(), cold.status().has_value());
+        }
+        ASSERT_EQ(mask_of(warm, *vocabulary), mask_of(cold, *vocabulary));
+        ASSERT_EQ(warm.status().has_value(), cold.status().has_value());
+        (warm.status() ? within : over)++;
+      }
+    }
+  }
+  EXPECT_GT(over, 50);
+  EXPECT_GT(within, 100);
+}
+
+// Bytes, and 3,000 tokens of up to five pieces, quotes and parts of characters among them.
+std::shared_ptr<const Vocabulary> text_vocabulary(std::span<const std::string> more = {}) {
+  std::vector<std::string> bytes{"", ""};
+  for (int b = 0; b < 256; ++b) bytes.push_back(std::string(1, static_cast<char>(b)));
+  std::mt19937_64 rng(7);
+  const std::string pieces[] = {"a",  "b",  "c",  "d", "name", "na", "x",    "é",    "日",
+                                "😀", "\"", "\"", ":", ",",    " ",  "\\",   "\\n",  "u",
+                                "{",  "}",  "[",  "1", "0.5",  "\n", "\xe6", "\x97", "\\u00"};
+  for (int i = 0; i < 3000; ++i) {
+    std::string token;
+    for (uint64_t n = 1 + rng() % 5; n > 0; --n) token += pieces[rng() % std::size(pieces)];
+    bytes.push_back(token);
+  }
+  for (const size_t n : {7, 8, 9, 23, 24, 25, 60}) bytes.push_back(std::string(n, 'a'));
+  bytes.insert(bytes.end(), more.begin(), more.end());
+  return Vocabulary::make(bytes, bytes.size(), {kStop}).value();
+}
+
+// Keys that are none of the named ones, counted strings, patterns: every way in which a slice is
+// told by another or by a tier, token by token against accept().
+TEST(Matcher, MasksOfJsonAgreeWithAccept) {
+  const auto vocabulary = text_vocabulary();
+  const char* schemas[] = {
+      R"({"properties":{"name":{"type":"string","maxLength":70},"names":{"maxLength":5,"type":"string"},)"
+      R"("b":{"type":"string","minLength":3,"maxLength":9}},"additionalProperties":{"type":"string","minLength":2}})",
+      R"({"type":"object","properties":{"na":{"pattern":"^[a-d]{2,30}$"},"a\\nb":{}},)"
+      R"("patternProperties":{"^x":{"type":"string","pattern":"a.*b"}}})",
+      R"({"type":"array","items":{"enum":["name","names","b",1,0.5,null]},"maxItems":40})",
+      R"({"anyOf":[{"type":"string","maxLength":10},{"type":"string","minLength":15}]})",
+      R"({"type":"string","minLength":200,"maxLength":400})"};
+  for (const char* schema : schemas) {
+    SCOPED_TRACE(schema);
+    const auto compiled = compile({SpecKind::kJsonSchema, schema}, vocabulary).value();
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      std::mt19937_64 rng(seed);
+      Matcher m(compiled);
+      for (int step = 0; step < 25 && !m.stopped(); ++step) {
+        const auto bits = mask_of(m, *vocabulary);
+        std::vector<TokenId> allowed;
+        for (TokenId id = 0; id < static_cast<TokenId>(vocabulary->width()); ++id) {
+          ASSERT_EQ(has(bits, id), m.allowed(id))
+              << "step " << step << ", token " << id << " \"" << vocabulary->bytes(id) << "\"";
+          if (has(bits, id)) allowed.push_back(id);
+        }
+        ASSERT_FALSE(allowed.empty());
+        ASSERT_TRUE(m.accept(allowed[rng() % allowed.size()]));
+      }
+    }
+  }
+}
+
+TEST(Matcher, ASteadyStateAllocatesNothing) {
+  const auto vocabulary = text_vocabulary();
+  const auto compiled =
+      compile({SpecKind::kJsonSchema,
+               R"({"type":"array","items":{"type":"object","properties":{"name":{"type":"string"},)"
+               R"("b":{"type":"number"}},"required":["name"]}})"},
+              vocabulary)
+          .value();
+  const std::string text =
+      R"([{"name": "aé\n日", "b": 0.5}, {"name": "x", "x": [1, {"a": null}]}])";
+  Matcher m(compiled);
+  std::vector<uint32_t> bits(vocabulary->mask_words());
+  const auto walk = [&] {
+    for (const char c : text) {
+      m.mask(bits);
+      if (!m.accept(2 + static_cast<uint8_t>(c))) return false;
+    }
+    const bool may_stop = m.may_stop();
+    m.rollback(text.size());
+    return may_stop;
+  };
+  ASSERT_TRUE(walk());
+  ASSERT_TRUE(walk());
+  const uint64_t before = deepmint::testing::allocations();
+  ASSERT_TRUE(walk());
+  EXPECT_EQ(deepmint::testing::allocations() - before, 0u);
 }
 
 // Strings with and without a limit, over a vocabulary with quotes, escapes, cut characters and long

@@ -18,14 +18,6 @@ namespace {
 // Common prefixes of alternatives are shared down to this many bytes; past it they are kept side by
 // side, which is only slower.
 constexpr int kMaxFactorDepth = 256;
-// A question for emptiness: derivatives that it may look at, parts of expressions that it may
-// handle (RegexSet::Node::front) all in all and on one line, the length of a line, and how many
-// lines.
-constexpr size_t kMaxEmptySearch = 20'000;
-constexpr uint64_t kMaxEmptyWork = 8'000'000, kMaxLineWork = 4'000'000;
-constexpr uint32_t kMaxLine = 50'000;
-constexpr size_t kMaxLines = 256;
-
 // A caller must not be able to build two expressions with one hash.
 uint64_t hash_seed() {
   static const uint64_t seed = (uint64_t{std::random_device{}()} << 32) | std::random_device{}();
@@ -614,7 +606,8 @@ RegexSet::Line RegexSet::step_ahead(RegexId a) {
 RegexSet::Line RegexSet::line(RegexId a) {
   std::vector<std::pair<RegexId, Line>> path;
   std::unordered_map<uint32_t, size_t> on_path;
-  Line end;  // of the line from `at`
+  Line end;             // of the line from `at`
+  uint64_t walked = 0;  // work
   for (RegexId at = a;; at = path.back().second.to) {
     if (at == none()) {
       end = {.end = LineEnd::kNowhere};
@@ -633,24 +626,31 @@ RegexSet::Line RegexSet::line(RegexId a) {
       uint64_t work = 0;
       const auto around = static_cast<uint32_t>(path.size() - it->second);
       for (size_t i = it->second; i < path.size(); ++i) work += path[i].second.work;
-      end = {.end = around > kMaxLine || work > kMaxLineWork ? LineEnd::kTooFar : LineEnd::kNowhere,
+      end = {.end = around > limits_.max_line || work > limits_.max_line_work ? LineEnd::kTooFar
+                                                                              : LineEnd::kNowhere,
              .length = around,
              .work = work};
       for (size_t i = it->second; i < path.size(); ++i) lines_.insert(index_of(path[i].first), end);
       path.resize(it->second);
       break;
     }
-    if (path.size() > kMaxLine) {
+    if (path.size() > limits_.max_line) {
       end = {.end = LineEnd::kTooFar};
       break;
     }
     path.emplace_back(at, step_ahead(at));
     if (exhausted_) return {.end = LineEnd::kTooFar};
+    walked += path.back().second.work;
+    if (walked > limits_.max_line_work) {
+      end = {.end = LineEnd::kTooFar};
+      break;
+    }
   }
   for (size_t i = path.size(); i-- > 0;) {
     end.work += path[i].second.work;
     ++end.length;
-    if (end.length > kMaxLine || end.work > kMaxLineWork) end.end = LineEnd::kTooFar;
+    if (end.length > limits_.max_line || end.work > limits_.max_line_work)
+      end.end = LineEnd::kTooFar;
     // Where a walk was cut short only its beginning is known to be too far away.
     if (end.end == LineEnd::kTooFar && i > 0) continue;
     lines_.insert(index_of(path[i].first), end);
@@ -665,7 +665,7 @@ RegexSet::Emptiness RegexSet::search_empty(RegexId a) {
   constexpr int kFewBytes = 8;
   Line first = line(a);
   if (first.end == LineEnd::kText) return Emptiness::kNo;
-  uint64_t work = first.end == LineEnd::kTooFar ? kMaxLineWork : first.work;
+  uint64_t work = first.end == LineEnd::kTooFar ? limits_.max_line_work : first.work;
   std::vector<uint8_t> byte_of_class, few;
   // Where only few bytes can come first (one side is a word), they are tried themselves; else one
   // byte of every class.
@@ -690,22 +690,22 @@ RegexSet::Emptiness RegexSet::search_empty(RegexId a) {
   for (size_t at = 0; at < found.size(); ++at)
     for (const uint8_t byte : bytes_to_try(found[at])) {
       work += 1 + node(found[at]).front;
-      if (work > kMaxEmptyWork) return Emptiness::kTooLong;
+      if (work > limits_.max_search_work) return Emptiness::kTooLong;
       const RegexId next = derivative(found[at], byte);
       if (exhausted_) return Emptiness::kTooLong;
       if (next == none() || !seen.insert(index_of(next)).second) continue;
       if (!node(next).hard || nullable(next)) return Emptiness::kNo;
-      if (found.size() >= kMaxEmptySearch) return Emptiness::kTooLong;
-      if (found.size() < kMaxLines) {
+      if (found.size() >= limits_.max_search) return Emptiness::kTooLong;
+      if (found.size() < limits_.max_lines) {
         const Line ahead = line(next);
         if (exhausted_) return Emptiness::kTooLong;
         if (ahead.end == LineEnd::kText) return Emptiness::kNo;
-        work += ahead.end == LineEnd::kTooFar ? kMaxLineWork : ahead.work;
+        work += ahead.end == LineEnd::kTooFar ? limits_.max_line_work : ahead.work;
       }
       found.push_back(next);
     }
   // A search from any of them would look at a part of them and of these lines, in less work.
-  if (found.size() > kMaxLines) return Emptiness::kYes;
+  if (found.size() > limits_.max_lines) return Emptiness::kYes;
   for (const RegexId id : found)
     if (id != a && empty_.find(index_of(id)) == nullptr)
       empty_.insert(index_of(id), static_cast<uint8_t>(Emptiness::kYes));
@@ -835,11 +835,65 @@ void RegexSet::reset_to(const Mark& mark) {
   }
   kids_.resize(mark.kids);
   sets_.resize(mark.sets);
+  forget_answers();
+  exhausted_ = false;
+}
+
+void RegexSet::forget_answers() {
   derivatives_.clear();
   empty_.clear();
   within_.clear();
   lines_.clear();
-  exhausted_ = false;
+}
+
+// Parts come before what is made of them, so ids keep their order and lists stay sorted.
+void RegexSet::keep_only(const Mark& mark, std::span<RegexId> roots) {
+  const auto first = static_cast<uint32_t>(mark.nodes);
+  const auto size = static_cast<uint32_t>(nodes_.size());
+  std::vector<uint32_t> place(size - first, 0);  // first: 1 where needed; then the new index
+  const auto need = [&](uint32_t index) {
+    if (index >= first) place[index - first] = 1;
+  };
+  const auto has_parts = [](Kind kind) {
+    return kind == Kind::kConcat || kind == Kind::kRepeat || kind == Kind::kComplement ||
+           kind == Kind::kJsonString || kind == Kind::kHostName;
+  };
+  for (const RegexId root : roots) need(index_of(root));
+  for (uint32_t i = size; i-- > first;) {
+    if (place[i - first] == 0) continue;
+    const Node& n = nodes_[i];
+    if (has_parts(n.kind)) need(n.a);
+    if (n.kind == Kind::kConcat) need(n.b);
+    if (n.kind == Kind::kAlternate || n.kind == Kind::kIntersect)
+      for (const RegexId kid : kids(n)) need(index_of(kid));
+  }
+  const auto moved = [&](uint32_t index) { return index < first ? index : place[index - first]; };
+  uint32_t next = first, next_kid = static_cast<uint32_t>(mark.kids),
+           next_set = static_cast<uint32_t>(mark.sets);
+  for (uint32_t i = first; i < size; ++i) {
+    if (place[i - first] == 0) continue;
+    Node n = nodes_[i];
+    if (has_parts(n.kind)) n.a = moved(n.a);
+    if (n.kind == Kind::kConcat) n.b = moved(n.b);
+    if (n.kind == Kind::kAlternate || n.kind == Kind::kIntersect) {
+      for (uint32_t kid = 0; kid < n.b; ++kid)
+        kids_[next_kid + kid] = id_of(moved(index_of(kids_[n.a + kid])));
+      n.a = next_kid;
+      next_kid += n.b;
+    }
+    if (n.kind == Kind::kBytes) {
+      sets_[next_set] = sets_[n.a];
+      n.a = next_set++;
+    }
+    place[i - first] = next;
+    nodes_[next++] = n;
+  }
+  nodes_.resize(next);
+  kids_.resize(next_kid);
+  sets_.resize(next_set);
+  for (RegexId& root : roots) root = id_of(moved(index_of(root)));
+  forget_answers();
+  index_all(std::max<size_t>(64, std::bit_ceil(nodes_.size() * 2)));
 }
 
 size_t RegexSet::memory_bytes() const {

@@ -38,6 +38,13 @@ class RegexSet {
   struct Limits {
     size_t max_nodes = 1'000'000;  // expressions in the arena, derivatives included
     size_t max_width = 20'000;     // alternatives of one derived expression
+    // A question for emptiness: derivatives that it may look at, parts of expressions that it may
+    // handle on the way, lines that it may walk, and their length and parts.
+    size_t max_search = 20'000;
+    uint64_t max_search_work = 8'000'000;
+    size_t max_lines = 256;
+    uint32_t max_line = 50'000;
+    uint64_t max_line_work = 4'000'000;
   };
   enum class Kind : uint8_t {
     kNone,
@@ -115,6 +122,11 @@ class RegexSet {
   };
   Mark mark() const { return {nodes_.size(), kids_.size(), sets_.size()}; }
   void reset_to(const Mark& mark);
+  // Forgets every expression made since a mark that none of `roots` needs, and gives the roots
+  // their new ids. What an expression is stays the same, exhaustion too.
+  void keep_only(const Mark& mark, std::span<RegexId> roots);
+  // From now on a set may grow by so many expressions.
+  void limit_growth(size_t nodes) { limits_.max_nodes = nodes_.size() + nodes; }
 
   // Number of expressions of the smallest set that holds `a`, at most `limit`.
   size_t weight(RegexId a, size_t limit) const;
@@ -155,6 +167,7 @@ class RegexSet {
   FlatMap<uint8_t> empty_;        // of hard nodes
   FlatMap<RegexId> within_;
   void index_all(size_t slots);
+  void forget_answers();
   // Emptiness (hard expressions only).
   enum class Emptiness : uint8_t { kNo, kYes, kTooLong };
   enum class LineEnd : uint8_t { kText, kNowhere, kTooFar };

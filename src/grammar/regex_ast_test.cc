@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <iostream>
+#include <random>
+
 #include "core/utf8.h"
 #include "grammar/testing_oracle.h"
 
@@ -136,6 +141,138 @@ TEST(RegexSet, ALongListOfLiteralsBecomesATree) {
   const std::string deep(50'000, 'x');
   const RegexId two = set.alternate(set.literal(deep + "a"), set.literal(deep + "b"));
   EXPECT_TRUE(set.matches(two, deep + "b"));
+}
+
+TEST(RegexSet, WhatIsKeptKeepsItsPartsOfEveryKind) {
+  RegexSet set;
+  const RegexSet::Mark mark = set.mark();
+  const RegexId letter = set.bytes(ByteSet::range('a', 'z'));
+  // Expressions in the middle of what they read: an encoded label, an escape, digits behind a
+  // point.
+  RegexId host = set.host_name(), text = set.json_string(set.repeat(letter, 1, 3)),
+          number = set.decimal_multiple(25, 2);
+  const auto read = [&](RegexId& id, std::string_view beginning) {
+    for (const char c : beginning) id = set.derivative(id, static_cast<uint8_t>(c));
+  };
+  read(host, "xn--bcher-k");
+  read(text, "a\\u00");
+  read(number, "1.2");
+  std::vector<RegexId> kept{host, text, number};
+  set.keep_only(mark, kept);
+  EXPECT_TRUE(set.matches(kept[0], "va"));
+  EXPECT_TRUE(set.matches(kept[0], "va.example"));
+  EXPECT_FALSE(set.matches(kept[0], "-"));
+  EXPECT_TRUE(set.matches(kept[1], "62c"));
+  EXPECT_FALSE(set.matches(kept[1], "42"));
+  EXPECT_TRUE(set.matches(kept[2], "5"));
+  EXPECT_FALSE(set.matches(kept[2], "6"));
+}
+
+// The same questions in any order, in sets that remember others or nothing: the same answers, and
+// the same ones go over the limits.
+TEST(RegexSet, EmptinessDoesNotDependOnWhatWasAskedBefore) {
+  const uint64_t seed = std::random_device{}();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937_64 rng(seed);
+  int too_long = 0, empties = 0, texts_there = 0;
+  for (int round = 0; round < 400; ++round) {
+    const uint64_t tree_seed = rng();
+    const auto length = static_cast<uint32_t>(rng() % 40);
+    const RegexSet::Limits limits{.max_search = 1 + rng() % 40,
+                                  .max_search_work = 1 + rng() % (round % 2 == 0 ? 500 : 50'000),
+                                  .max_lines = rng() % 8,
+                                  .max_line = static_cast<uint32_t>(1 + rng() % 50),
+                                  .max_line_work = 1 + rng() % 2'000};
+    const auto make = [&](RegexSet& set) {
+      std::mt19937_64 trees(tree_seed);
+      const RegexId one = testing::build(set, testing::random_tree(trees, 3, true));
+      const RegexId two = testing::build(set, testing::random_tree(trees, 3, true));
+      const RegexId three = testing::build(set, testing::random_tree(trees, 2, true));
+      // Texts of at least `length` that end in one way and are not of another.
+      const RegexId letters = set.bytes(ByteSet::range('a', 'c'));
+      return set.intersect(std::array{set.concat(set.repeat(letters, length, kUnbounded), one),
+                                      set.star(set.alternate(two, set.literal("b"))),
+                                      set.complement(three)});
+    };
+    std::vector<std::string> texts{""};
+    for (int i = 0; i < 6; ++i) texts.push_back(testing::random_text(rng, 6));
+    const auto ask = [&](RegexSet& set, std::string_view text) {  // -1: over the limits
+      RegexId id = make(set);
+      for (const char c : text) id = set.derivative(id, static_cast<uint8_t>(c));
+      const bool empty = set.empty(id);
+      return set.exhausted() ? -1 : empty ? 1 : 0;
+    };
+    RegexSet warm(limits);
+    const RegexSet::Mark start = warm.mark();
+    for (int again = 0; again < 2; ++again) {
+      std::shuffle(texts.begin(), texts.end(), rng);
+      for (const std::string& text : texts) {
+        RegexSet cold(limits);
+        const int expected = ask(cold, text);
+        ASSERT_EQ(ask(warm, text), expected) << "round " << round << ": \"" << text << "\"";
+        if (warm.exhausted()) warm.reset_to(start);
+        too_long += expected == -1;
+        empties += expected == 1;
+        texts_there += expected == 0;
+      }
+    }
+  }
+  EXPECT_GT(empties, 0);
+  EXPECT_GT(texts_there, 0);
+  EXPECT_GT(too_long, 0);
+}
+
+TEST(RegexSet, CountsAboveALimitMeanNothingToShortTexts) {
+  std::mt19937_64 rng(3);
+  for (int round = 0; round < 600; ++round) {
+    RegexSet set;
+    const RegexId id = testing::build(set, testing::random_tree(rng, 3, false));
+    const uint32_t limit = static_cast<uint32_t>(rng() % 4);
+    const RegexId other = set.within(id, limit);
+    for (int i = 0; i < 40; ++i) {
+      RegexId x = id, y = other;
+      for (const char c : testing::random_text(rng, limit)) {
+        x = set.derivative(x, static_cast<uint8_t>(c));
+        y = set.derivative(y, static_cast<uint8_t>(c));
+        ASSERT_EQ(x == set.none(), y == set.none()) << round;
+        ASSERT_EQ(set.nullable(x), set.nullable(y)) << round;
+      }
+    }
+  }
+  RegexSet set;
+  const RegexId letter = set.bytes(ByteSet::range('a', 'z'));
+  EXPECT_EQ(set.within(set.repeat(letter, 0, 100'000), 128), set.star(letter));
+  EXPECT_EQ(set.within(set.repeat(letter, 0, 100), 128), set.repeat(letter, 0, 100));
+}
+
+TEST(RegexSet, WhatIsKeptStaysWhatItIs) {
+  std::mt19937_64 rng(4);
+  for (int round = 0; round < 200; ++round) {
+    RegexSet set;
+    const RegexId before = testing::build(set, testing::random_tree(rng, 2, true));
+    const RegexSet::Mark mark = set.mark();
+    std::vector<testing::Tree> trees;
+    std::vector<RegexId> ids;
+    for (int i = 0; i < 5; ++i) {
+      trees.push_back(testing::random_tree(rng, 3, true));
+      ids.push_back(set.intersect(testing::build(set, trees.back()), set.complement(before)));
+    }
+    std::vector<RegexId> kept{ids[1], ids[3]};
+    const std::vector<Hash128> hashes{set.hash(kept[0]), set.hash(kept[1])};
+    const size_t size = set.size();
+    set.keep_only(mark, kept);
+    EXPECT_LE(set.size(), size);
+    EXPECT_EQ(set.hash(kept[0]), hashes[0]);
+    EXPECT_EQ(set.hash(kept[1]), hashes[1]);
+    // Made again it is the same expression, and it reads the same.
+    EXPECT_EQ(set.intersect(testing::build(set, trees[1]), set.complement(before)), kept[0]);
+    for (int i = 0; i < 20; ++i) {
+      const std::string text = testing::random_text(rng, 6);
+      RegexSet other;
+      ASSERT_EQ(set.matches(kept[1], text),
+                other.matches(testing::build(other, trees[3]), text) && !set.matches(before, text));
+    }
+  }
 }
 
 }  // namespace

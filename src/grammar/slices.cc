@@ -98,11 +98,12 @@ const Slices::View& Slices::view_of(Lexer::State state) {
   }
   if (view.slice == nullptr) {
     const Hash128 key = lexer_.residual_hash(state);
-    view.slice = vocabulary_.slices().find(key);
+    if (!lexer_.alone()) view.slice = vocabulary_.slices().find(key);
     if (view.slice == nullptr) {
       bool costly = false;
       view.slice = compute(state, costly);
-      if (costly && !lexer_.exhausted()) vocabulary_.slices().insert(key, view.slice);
+      if (costly && !lexer_.alone() && !lexer_.exhausted())
+        vocabulary_.slices().insert(key, view.slice);
     }
   }
   for (const Slice::Exits& e : view.slice->exits)
