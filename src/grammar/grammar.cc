@@ -16,7 +16,8 @@ size_t Grammar::memory_bytes() const {
          nullable.capacity();
 }
 
-GrammarBuilder::GrammarBuilder(const Limits& limits) : limits_(limits), regexes_(limits.regex) {}
+GrammarBuilder::GrammarBuilder(const Limits& limits)
+    : limits_(limits), regexes_(limits.regex), empty_set_(regexes_.mark()) {}
 
 Symbol GrammarBuilder::nonterminal(std::string_view name) {
   if (names_.size() >= limits_.max_symbols) exhausted_ = true;
@@ -291,6 +292,7 @@ Result<Grammar> GrammarBuilder::build() {
       if (--left[p] == 0) mark(p);
   }
   out.regexes = std::move(regexes_);
+  out.regexes.keep_only(empty_set_, out.terminals);  // what only compiling needed goes
   return out;
 }
 

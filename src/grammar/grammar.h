@@ -127,6 +127,7 @@ class GrammarBuilder {
 
   Limits limits_;
   RegexSet regexes_;
+  RegexSet::Mark empty_set_;
   std::vector<std::string> names_;
   std::vector<RegexId> terminals_;
   std::unordered_map<uint32_t, uint32_t> terminal_index_;

@@ -64,8 +64,12 @@ std::vector<CodePointRange> reachable(uint32_t state, uint32_t value) {
 RegexId RegexSet::json_string(RegexId content, uint32_t state, uint32_t value) {
   if (empty(content)) return none();
   if (state != kPlain) {
-    const std::vector<CodePointRange> ranges = reachable(state, value);
-    if (empty(intersect(content, concat(code_points(ranges), any())))) return none();
+    const uint64_t key = (uint64_t{state} << 32) | value;
+    const RegexId* known = escapes_.find(key);
+    const RegexId beginning =
+        known != nullptr ? *known : concat(code_points(reachable(state, value)), any());
+    if (known == nullptr) escapes_.insert(key, beginning);
+    if (empty(intersect(content, beginning))) return none();
   }
   Node n;
   n.kind = Kind::kJsonString;

@@ -63,6 +63,20 @@ void RegexSet::index_all(size_t slots) {
   }
 }
 
+// Takes a node out of the index; those behind it that were pushed on move up.
+void RegexSet::leave_index(size_t node) {
+  const size_t slots = index_.size() - 1;
+  size_t gap = nodes_[node].hash.low & slots;
+  while (index_[gap] != node) gap = (gap + 1) & slots;
+  for (size_t at = (gap + 1) & slots; index_[at] != kNoNode; at = (at + 1) & slots) {
+    const size_t wanted = nodes_[index_[at]].hash.low & slots;
+    if (((at - wanted) & slots) < ((at - gap) & slots)) continue;  // wants a place behind the gap
+    index_[gap] = index_[at];
+    gap = at;
+  }
+  index_[gap] = kNoNode;
+}
+
 RegexId RegexSet::add(Node n, std::span<const RegexId> list) {
   if (exhausted_) return none();
   std::array<uint64_t, 8> words{static_cast<uint64_t>(n.kind), n.min, n.max};
@@ -828,11 +842,8 @@ size_t RegexSet::weight(RegexId a, size_t limit) const {
 }
 
 void RegexSet::reset_to(const Mark& mark) {
-  if (nodes_.size() > mark.nodes) {
-    nodes_.resize(mark.nodes);
-    nodes_.shrink_to_fit();
-    index_all(std::max<size_t>(64, std::bit_ceil(mark.nodes * 2)));
-  }
+  for (size_t i = mark.nodes; i < nodes_.size(); ++i) leave_index(i);
+  nodes_.resize(mark.nodes);
   kids_.resize(mark.kids);
   sets_.resize(mark.sets);
   forget_answers();
@@ -843,6 +854,7 @@ void RegexSet::forget_answers() {
   derivatives_.clear();
   empty_.clear();
   within_.clear();
+  escapes_.clear();
   lines_.clear();
 }
 
@@ -889,6 +901,7 @@ void RegexSet::keep_only(const Mark& mark, std::span<RegexId> roots) {
     nodes_[next++] = n;
   }
   nodes_.resize(next);
+  nodes_.shrink_to_fit();
   kids_.resize(next_kid);
   sets_.resize(next_set);
   for (RegexId& root : roots) root = id_of(moved(index_of(root)));

@@ -166,7 +166,9 @@ class RegexSet {
   FlatMap<RegexId> derivatives_;  // (id << 8 | byte)
   FlatMap<uint8_t> empty_;        // of hard nodes
   FlatMap<RegexId> within_;
+  FlatMap<RegexId> escapes_;  // what may follow inside an escape (json_nodes.cc)
   void index_all(size_t slots);
+  void leave_index(size_t node);
   void forget_answers();
   // Emptiness (hard expressions only).
   enum class Emptiness : uint8_t { kNo, kYes, kTooLong };
