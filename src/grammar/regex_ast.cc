@@ -455,7 +455,8 @@ RegexId RegexSet::without_epsilon(RegexId a) {
 RegexId RegexSet::within(RegexId a, uint32_t limit) {
   const Node n = node(a);
   if (!n.counted || n.hard) return a;
-  if (const RegexId* known = within_.find(index_of(a))) return *known;
+  const uint64_t key = (uint64_t{limit} << 32) | index_of(a);
+  if (const RegexId* known = within_.find(key)) return *known;
   RegexId out = a;
   switch (n.kind) {
     case Kind::kConcat: {
@@ -485,7 +486,7 @@ RegexId RegexSet::within(RegexId a, uint32_t limit) {
     default:
       break;
   }
-  if (!exhausted_) within_.insert(index_of(a), out);
+  if (!exhausted_) within_.insert(key, out);
   return out;
 }
 

@@ -83,7 +83,7 @@ class RegexSet {
   RegexId without_epsilon(RegexId a);  // the same language less the empty string
   // A language with the same texts, and the same beginnings of texts, of up to `limit` bytes:
   // counts above the limit are forgotten, so that many residuals of a{0,100000} become one.
-  // Expressions with an intersection or complement inside stay as they are. One limit per set.
+  // Expressions with an intersection or complement inside stay as they are. Limits up to 2^31.
   RegexId within(RegexId a, uint32_t limit);
 
   // JSON (json_nodes.cc). What stands between the quotes of a string whose decoded content, UTF-8,

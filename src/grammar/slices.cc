@@ -91,9 +91,12 @@ const Slices::View& Slices::view_of(Lexer::State state) {
     return view;
   }
   View view;
-  if (const Lexer::State base = settled(state); base != Lexer::kDead) {
+  // Short tokens cannot tell this state from one without large counts; only the long ones are left.
+  const Lexer::State near = lexer_.within(state, Vocabulary::kShortBytes);
+  if (const Lexer::State base = near != state ? near : settled(state); base != Lexer::kDead) {
     const View& other = view_of(base);
-    if (other.base == nullptr) view.slice = compare(state, base);
+    if (other.base == nullptr)
+      view.slice = compare(state, base, near != state ? &vocabulary_.long_tokens() : nullptr);
     if (view.slice != nullptr) view.base = &other;
   }
   if (view.slice == nullptr) {
@@ -139,11 +142,13 @@ Lexer::State Slices::settled(Lexer::State state) {
 }
 
 // A walk with both states side by side, which ends wherever they have become one.
-std::shared_ptr<const Slice> Slices::compare(Lexer::State state, Lexer::State base) {
+std::shared_ptr<const Slice> Slices::compare(Lexer::State state, Lexer::State base,
+                                             const SubTrie* some) {
   auto out = std::make_shared<Slice>();
-  const Trie& trie = vocabulary_.trie();
-  path_.resize(trie.max_depth + 1);
-  base_path_.resize(trie.max_depth + 1);
+  const Trie& main = vocabulary_.trie();
+  const Trie& trie = some != nullptr ? some->trie : main;
+  path_.resize(main.max_depth + 1);
+  base_path_.resize(main.max_depth + 1);
   path_[0] = state;
   base_path_[0] = base;
   std::unordered_map<uint32_t, size_t> group_of;  // accept set -> index in exits
@@ -163,11 +168,14 @@ std::shared_ptr<const Slice> Slices::compare(Lexer::State state, Lexer::State ba
     if ((to == Lexer::kDead) != (base_to == Lexer::kDead))
       for (TokenId id = node.token; id >= 0; id = vocabulary_.same(id))
         (to != Lexer::kDead ? out->ids : out->not_ids).push_back(static_cast<uint32_t>(id));
-    if (lexer_.accepts(base_to) != Lexer::kNoAccept) out->not_nodes.push_back(at);
-    if (const uint32_t accept = lexer_.accepts(to); accept != Lexer::kNoAccept && node.skip > 1) {
-      const auto [it, is_new] = group_of.try_emplace(accept, out->exits.size());
-      if (is_new) out->exits.push_back({lexer_.items_of_accept(state, accept), {}});
-      out->exits[it->second].nodes.push_back(at);
+    if (const uint32_t accept = lexer_.accepts(to); accept != lexer_.accepts(base_to)) {
+      const uint32_t main_node = some != nullptr ? some->main_node[at] : at;
+      if (lexer_.accepts(base_to) != Lexer::kNoAccept) out->not_nodes.push_back(main_node);
+      if (accept != Lexer::kNoAccept && main.nodes[main_node].skip > 1) {
+        const auto [it, is_new] = group_of.try_emplace(accept, out->exits.size());
+        if (is_new) out->exits.push_back({lexer_.items_of_accept(state, accept), {}});
+        out->exits[it->second].nodes.push_back(main_node);
+      }
     }
     ++at;
   }
@@ -263,7 +271,7 @@ std::shared_ptr<const Slice> Slices::compute(Lexer::State state, bool& costly) {
       decided = vocabulary_.plain_up_to(chars);
     }
   }
-  const Trie& trie = tier != nullptr ? tier->rest : vocabulary_.trie();
+  const Trie& trie = tier != nullptr ? tier->rest.trie : vocabulary_.trie();
   path_.resize(vocabulary_.trie().max_depth + 1);
   path_[0] = state;
   std::vector<uint32_t> bits(vocabulary_.mask_words(), 0), ids;
@@ -293,7 +301,7 @@ std::shared_ptr<const Slice> Slices::compute(Lexer::State state, bool& costly) {
         last_accept = accept;
         last_group = it->second;
       }
-      out->exits[last_group].nodes.push_back(tier != nullptr ? tier->main_node[at] : at);
+      out->exits[last_group].nodes.push_back(tier != nullptr ? tier->rest.main_node[at] : at);
     }
     ++at;
   }

@@ -88,8 +88,9 @@ class Slices {
   std::shared_ptr<const Slice> compute(Lexer::State state, bool& costly);
   // The state that plain text from here leads to and stays in, if that is another one.
   Lexer::State settled(Lexer::State state);
-  // What is different from `base`; null when that is too much.
-  std::shared_ptr<const Slice> compare(Lexer::State state, Lexer::State base);
+  // What is different from `base`, among all tokens or those of `some` alone; null when that is too
+  // much.
+  std::shared_ptr<const Slice> compare(Lexer::State state, Lexer::State base, const SubTrie* some);
   // Whether every plain text (PlainTier) of up to `chars` characters from here stays inside the
   // lexeme without ever completing it. `partial`: where in the UTF-8 of a character (utf8_next).
   bool holds_plain(Lexer::State state, uint8_t partial, uint32_t chars);

@@ -113,6 +113,20 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::make(std::vector<std::stri
     for (TokenId id = head; id >= 0; id = out->same_[static_cast<size_t>(id)])
       bits[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
   };
+  const auto trie_of = [&](std::span<const TokenId> some) {
+    SubTrie sub;
+    sub.trie = build_trie(bytes, some);
+    // Both tries are in the same order: one walk over the main one finds every node of the other.
+    std::vector<uint32_t> from(sub.trie.max_depth + 1);
+    for (const Trie::Node& node : sub.trie.nodes) {
+      const uint32_t parent = node.depth == 1 ? 0xffffffffu : from[node.depth - 1u];
+      uint32_t at = parent == 0xffffffffu ? 0 : parent + 1;
+      while (out->trie_.nodes[at].byte != node.byte) at += out->trie_.nodes[at].skip;
+      from[node.depth] = at;
+      sub.main_node.push_back(at);
+    }
+    return sub;
+  };
   const auto tier_of = [&](uint32_t max_chars) {
     PlainTier tier;
     tier.max_chars = max_chars;
@@ -125,20 +139,15 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::make(std::vector<std::stri
       else
         add_bits(tier.bits, head);
     }
-    tier.rest = build_trie(bytes, rest);
-    // Both tries are in the same order: one walk over the main one finds every node of the other.
-    std::vector<uint32_t> from(tier.rest.max_depth + 1);
-    for (const Trie::Node& node : tier.rest.nodes) {
-      const uint32_t parent = node.depth == 1 ? 0xffffffffu : from[node.depth - 1u];
-      uint32_t at = parent == 0xffffffffu ? 0 : parent + 1;
-      while (out->trie_.nodes[at].byte != node.byte) at += out->trie_.nodes[at].skip;
-      from[node.depth] = at;
-      tier.main_node.push_back(at);
-    }
+    tier.rest = trie_of(rest);
     return tier;
   };
   for (const uint32_t max_chars : kTierChars) out->tiers_.push_back(tier_of(max_chars));
   out->all_plain_ = tier_of(0xffffffffu);
+  std::vector<TokenId> long_ones;
+  for (const TokenId head : order)
+    if (bytes[static_cast<size_t>(head)].size() > kShortBytes) long_ones.push_back(head);
+  out->long_tokens_ = trie_of(long_ones);
   out->plain_up_to_.assign(kTierChars[0], std::vector<uint32_t>(out->mask_words(), 0));
   for (const TokenId head : order)
     for (size_t n = chars[static_cast<size_t>(head)]; n > 0 && n < kTierChars[0]; ++n)

@@ -36,14 +36,19 @@ struct Trie {
   size_t memory_bytes() const { return nodes.size() * (sizeof(Node) + 4); }
 };
 
+// A trie of some of the tokens, and where its nodes are in the trie of all.
+struct SubTrie {
+  Trie trie;
+  std::vector<uint32_t> main_node;  // per node of `trie`, the node of Vocabulary::trie()
+};
+
 // Tokens of whole characters that a JSON string holds as they are (no quote, backslash, control),
 // at most max_chars of them; and a trie of all the others. Where such texts cannot leave a lexeme,
 // one look at the tier decides its tokens (slices.h).
 struct PlainTier {
   uint32_t max_chars = 0;
-  std::vector<uint32_t> bits;       // the tier's tokens
-  Trie rest;                        // of all other tokens
-  std::vector<uint32_t> main_node;  // per node of `rest`, the node of Vocabulary::trie()
+  std::vector<uint32_t> bits;  // the tier's tokens
+  SubTrie rest;                // of all other tokens
 };
 
 class Vocabulary {
@@ -63,7 +68,9 @@ class Vocabulary {
 
   const Trie& trie() const { return trie_; }
   std::span<const PlainTier> plain_tiers() const { return tiers_; }  // longest texts first
-  const PlainTier& all_plain() const { return all_plain_; }          // plain texts of any length
+  static constexpr uint32_t kShortBytes = 16;
+  const SubTrie& long_tokens() const { return long_tokens_; }  // of more than kShortBytes
+  const PlainTier& all_plain() const { return all_plain_; }    // plain texts of any length
   // Bits of the plain tokens of at most so many characters, below those of the first tier.
   std::span<const uint32_t> plain_up_to(uint32_t chars) const { return plain_up_to_[chars]; }
   // The next id that spells the same bytes as `id`, or -1.
@@ -78,6 +85,7 @@ class Vocabulary {
   size_t width_ = 0;
   Trie trie_;
   std::vector<PlainTier> tiers_;
+  SubTrie long_tokens_;
   PlainTier all_plain_;
   std::vector<std::vector<uint32_t>> plain_up_to_;
   std::unique_ptr<SliceCache> slices_;
