@@ -141,7 +141,7 @@ def speed(options):
           f" {ours['mask_us']['p99']:>9.1f} {ours['mask_us']['max']:>10.0f} {ours['compile_us']['p50'] / 1000:>11.2f} {ours['compile_us']['p99'] / 1000:>11.1f}"
           f"   accept p50 {ours['accept_us']['p50']} us, memory p99 {ours['memory_kb']['p99'] / 1024:.2f} MB", flush=True)
     os.sched_setaffinity(0, {0})
-    for name in options.peers.split(","):
+    for name in filter(None, options.peers.split(",")):
         peer = PEERS[name](path, tokenizer)
         masks, compiles, passed, refused, loose = [], [], 0, 0, 0
         for case in cases:

