@@ -27,18 +27,8 @@ class Builder {
   }
 
   Result<Grammar> run(std::span<const ToolSignature> tools) {
-    std::vector<Symbol> calls;
-    for (size_t i = 0; i < tools.size(); ++i) {
-      auto one = call(tools[i]);
-      if (!one) return tl::unexpected(std::move(one).error().at(fmt::format("tools[{}]", i)));
-      calls.push_back(*one);
-    }
-    if (calls.empty()) return fail(ErrorCode::kInvalidArgument, "expected at least one tool");
-    const size_t empty = g_.first_empty(calls);
-    if (empty < calls.size() && !g_.exhausted())
-      return fail(ErrorCode::kInvalidArgument, "expected parameters that some call satisfies",
-                  fmt::format("tools[{}]", empty));
-    const Symbol object = g_.choice(calls);
+    DEEPMINT_TRY(object,
+                 any_call_of(g_, tools, [this](const ToolSignature& t) { return call(t); }));
     DEEPMINT_TRY(reply, markup_.open ? marked(object) : bare(object));
     g_.set_start(with_thinking(reply));
     return g_.build();

@@ -24,18 +24,8 @@ class Builder {
         text_(g_.regexes().star(g_.regexes().any_code_point())) {}
 
   Result<Grammar> run(std::span<const ToolSignature> tools) {
-    std::vector<Symbol> calls;
-    for (size_t i = 0; i < tools.size(); ++i) {
-      auto one = call(tools[i]);
-      if (!one) return tl::unexpected(std::move(one).error().at(fmt::format("tools[{}]", i)));
-      calls.push_back(*one);
-    }
-    if (calls.empty()) return fail(ErrorCode::kInvalidArgument, "expected at least one tool");
-    const size_t empty = g_.first_empty(calls);
-    if (empty < calls.size() && !g_.exhausted())
-      return fail(ErrorCode::kInvalidArgument, "expected parameters that some call satisfies",
-                  fmt::format("tools[{}]", empty));
-    const Symbol any_call = g_.choice(calls);
+    DEEPMINT_TRY(any_call,
+                 any_call_of(g_, tools, [this](const ToolSignature& t) { return call(t); }));
     const Symbol more = g_.sequence({g_.literal("\n"), any_call});
     const Symbol list =
         options_.single ? any_call : g_.sequence({any_call, g_.repeat(more, 0, kUnbounded)});
@@ -215,6 +205,22 @@ class Builder {
 };
 
 }  // namespace
+
+Result<Symbol> any_call_of(GrammarBuilder& g, std::span<const ToolSignature> tools,
+                           const std::function<Result<Symbol>(const ToolSignature&)>& call) {
+  std::vector<Symbol> calls;
+  for (size_t i = 0; i < tools.size(); ++i) {
+    auto one = call(tools[i]);
+    if (!one) return tl::unexpected(std::move(one).error().at(fmt::format("tools[{}]", i)));
+    calls.push_back(*one);
+  }
+  if (calls.empty()) return fail(ErrorCode::kInvalidArgument, "expected at least one tool");
+  const size_t empty = g.first_empty(calls);
+  if (empty < calls.size() && !g.exhausted())
+    return fail(ErrorCode::kInvalidArgument, "expected parameters that some call satisfies",
+                fmt::format("tools[{}]", empty));
+  return g.choice(calls);
+}
 
 Result<Grammar> tool_call_grammar(const ToolMarkup& markup, std::span<const ToolSignature> tools,
                                   const ToolCallOptions& options) {

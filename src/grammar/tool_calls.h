@@ -7,6 +7,7 @@
 // else as JSON. Parameters come in the order of the schema.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,6 +31,11 @@ struct ToolSignature {
   // A custom tool: its one parameter is the string "input", and this is what it must be.
   std::optional<Spec> input = {};
 };
+
+// A call of any of the tools, given the call of one. Errors name the tool's place, tools[i]; a tool
+// whose call nothing satisfies is one. Every family's markup is built around it.
+Result<Symbol> any_call_of(GrammarBuilder& g, std::span<const ToolSignature> tools,
+                           const std::function<Result<Symbol>(const ToolSignature&)>& call);
 
 struct ToolCallOptions {
   bool required = false;       // the reply is calls and nothing else
