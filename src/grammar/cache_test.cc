@@ -5,17 +5,14 @@
 #include <random>
 
 #include "grammar/matcher.h"
+#include "grammar/testing_vocabulary.h"
 
 namespace deepmint::grammar {
 namespace {
 
 constexpr TokenId kStop = 256;
 
-std::shared_ptr<const Vocabulary> vocabulary() {
-  std::vector<std::string> bytes;
-  for (int b = 0; b < 256; ++b) bytes.push_back(std::string(1, static_cast<char>(b)));
-  return Vocabulary::make(bytes, 257, {kStop}).value();
-}
+std::shared_ptr<const Vocabulary> vocabulary() { return testing::byte_vocabulary(257); }
 
 bool accepts(const std::shared_ptr<const Compiled>& compiled, std::string_view text) {
   return Matcher(compiled).accepts_bytes(text).complete;

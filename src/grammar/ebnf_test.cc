@@ -3,18 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "grammar/matcher.h"
+#include "grammar/testing_vocabulary.h"
 
 namespace deepmint::grammar {
 namespace {
 
 std::shared_ptr<const Vocabulary> byte_vocabulary() {
-  static const auto vocabulary = [] {
-    std::vector<std::string> bytes;
-    for (int b = 0; b < 256; ++b) bytes.push_back(std::string(1, static_cast<char>(b)));
-    bytes.push_back("");  // 256: stop
-    bytes.push_back("");  // 257: special
-    return Vocabulary::make(bytes, 260, {256}).value();
-  }();
+  static const auto vocabulary = testing::byte_vocabulary(260);
   return vocabulary;
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "grammar/matcher.h"
+#include "grammar/testing_vocabulary.h"
 
 namespace deepmint::grammar {
 namespace {
@@ -28,11 +29,7 @@ FamilyMarkup llama() {
   return out;
 }
 
-std::shared_ptr<const Vocabulary> vocabulary() {
-  std::vector<std::string> bytes;
-  for (int b = 0; b < 256; ++b) bytes.push_back(std::string(1, static_cast<char>(b)));
-  return Vocabulary::make(bytes, 264, {kStop}).value();
-}
+std::shared_ptr<const Vocabulary> vocabulary() { return testing::byte_vocabulary(264); }
 
 ToolSignature find(bool strict = true) {
   return {"find",

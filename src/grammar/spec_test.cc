@@ -4,15 +4,13 @@
 
 #include "grammar/compiled.h"
 #include "grammar/matcher.h"
+#include "grammar/testing_vocabulary.h"
 
 namespace deepmint::grammar {
 namespace {
 
 bool accepts(const Spec& spec, std::string_view text) {
-  std::vector<std::string> bytes;
-  for (int b = 0; b < 256; ++b) bytes.push_back(std::string(1, static_cast<char>(b)));
-  const auto vocabulary = Vocabulary::make(bytes, 257, {256}).value();
-  const auto compiled = compile(spec, vocabulary);
+  const auto compiled = compile(spec, testing::byte_vocabulary());
   EXPECT_TRUE(compiled) << compiled.error().str();
   return compiled && Matcher(*compiled).accepts_bytes(text).complete;
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "grammar/matcher.h"
+#include "grammar/testing_vocabulary.h"
 
 namespace deepmint::grammar {
 namespace {
@@ -10,11 +11,7 @@ namespace {
 constexpr TokenId kStop = 256, kMark = 257;
 const ToolMarkup kV41{kMark, " calls", " invoke", " parameter"};
 
-std::shared_ptr<const Vocabulary> vocabulary() {
-  std::vector<std::string> bytes;
-  for (int b = 0; b < 256; ++b) bytes.push_back(std::string(1, static_cast<char>(b)));
-  return Vocabulary::make(bytes, 260, {kStop}).value();
-}
+std::shared_ptr<const Vocabulary> vocabulary() { return testing::byte_vocabulary(260); }
 
 ToolSignature weather(bool strict = true) {
   return {"weather",
