@@ -421,46 +421,6 @@ TEST(EngineCore, QueueIsBounded) {
 
 // ---------------------------------------------------------------- cancelling
 
-class CancelAt : public StepObserver {
- public:
-  StepPoint point = StepPoint::kStart;
-  int countdown = -1;
-  std::shared_ptr<RequestControl> target;
-  void at(StepPoint p, const StepPlan*) override {
-    if (p == point && countdown-- == 0) target->cancelled = true;
-  }
-};
-
-TEST(EngineCore, CancelledAtEveryPointOfEveryStep) {
-  for (const bool ahead : {false, true})
-    for (const StepPoint point : {StepPoint::kStart, StepPoint::kPlanned, StepPoint::kForwarded,
-                                  StepPoint::kSampled, StepPoint::kApplied}) {
-      for (int step = 0; step < 14; ++step) {
-        CancelAt observer;
-        Driver d(fake(), config(4, 8, 64, ahead), 1, {.observer = &observer});
-        const Submitted victim = d.submit(simple(20, 10));
-        const Submitted neighbour = d.submit(simple(30, 12, 6));
-        observer.point = point;
-        observer.countdown = step;
-        observer.target = victim.control;
-        while (!victim.control->cancelled && !d.core->idle()) d.core->step();
-        ASSERT_TRUE(victim.control->cancelled);
-        if (!victim.sink->finished()) d.core->step();  // within one step
-        ASSERT_TRUE(victim.sink->finished());
-        const Answer whole = answer_alone(*d.model, victim.request, kContext);
-        expect_beginning(victim, whole, "cancelled");
-        EXPECT_TRUE(victim.sink->finish()->reason == FinishReason::kCancelled ||
-                    victim.sink->ids() == whole.ids);
-        const auto seen = victim.sink->tokens().size();
-        d.run();
-        EXPECT_EQ(victim.sink->tokens().size(), seen);
-        expect_answer(neighbour, answer_alone(*d.model, neighbour.request, kContext),
-                      "neighbour of a cancelled one");
-        d.expect_clean();
-      }
-    }
-}
-
 TEST(EngineCore, CancelledInsideForwardAndInsideASink) {
   for (const bool ahead : {false, true})
     for (int countdown = 0; countdown < 14; ++countdown) {

@@ -244,8 +244,13 @@ TEST(EngineFaults, CancelledAtEachOfTheSixPointsOfAStep) {
         ASSERT_TRUE(victim.control->cancelled);
         if (!victim.sink->finished()) d.core->step();  // within one step
         ASSERT_TRUE(victim.sink->finished()) << "point " << point << ", step " << step;
-        expect_beginning(victim, answer_alone(*d.model, victim.request, kContext), "cancelled");
+        const Answer whole = answer_alone(*d.model, victim.request, kContext);
+        expect_beginning(victim, whole, "cancelled");
+        EXPECT_TRUE(victim.sink->finish()->reason == FinishReason::kCancelled ||
+                    victim.sink->ids() == whole.ids);
+        const size_t seen = victim.sink->tokens().size();
         d.run();
+        EXPECT_EQ(victim.sink->tokens().size(), seen);
         expect_whole(d, {follower, neighbour}, "beside a cancelled one");
         EXPECT_EQ(victim.sink->finishes(), 1);
         d.expect_clean();  // every block and slot is back, once
