@@ -24,17 +24,42 @@ using ::testing::HasSubstr;
 
 using Server = deepmint::testing::ServerTest;
 
-TEST_F(Server, AnApiKeyIsTheFairKey) {
-  const std::string path = ::testing::TempDir() + "/deepmint_fair_" + std::to_string(::getpid());
-  std::ofstream(path) << hex(sha256(as_byte_span("secret-1"))) << "\n"
-                      << hex(sha256(as_byte_span("secret-2"))) << "\n";
-  start([](const GenerationRequest&) { return Play{.tokens = {kImEnd}}; },
-        [&](ServerConfig& c) { c.api_keys_file = path; });
-  std::remove(path.c_str());
-  const auto asked = [&](std::string_view key, const json& fields) {
+// A server that knows secret-1 and secret-2.
+class ServerWithKeys : public Server {
+ protected:
+  void SetUp() override {
+    Server::SetUp();
+    const std::string path = ::testing::TempDir() + "/deepmint_keys_" + std::to_string(::getpid());
+    std::ofstream(path) << hex(sha256(as_byte_span("secret-1"))) << "\n"
+                        << hex(sha256(as_byte_span("secret-2"))) << "\n";
+    start([](const GenerationRequest&) { return Play{.tokens = {kImEnd}}; },
+          [&](ServerConfig& c) { c.api_keys_file = path; });
+    std::remove(path.c_str());
+  }
+  // What the engine gets.
+  GenerationRequest request(std::string_view key, const json& fields) {
     const std::string header = "Authorization: Bearer " + std::string(key) + "\r\n";
     EXPECT_EQ(ask(post(kChat, chat_body(fields).dump(), header)).status, 200);
-    return engine_->requests().back().fair_key;
+    return engine_->requests().back();
+  }
+};
+
+TEST_F(ServerWithKeys, ShareNoPrefixes) {
+  const auto salt = [&](std::string_view key, const json& fields) {
+    return request(key, fields).cache_salt;
+  };
+  const json own = {{"cache_salt", "mine"}};
+  EXPECT_EQ(salt("secret-1", json::object()), salt("secret-1", json::object()));
+  EXPECT_EQ(salt("secret-1", own), salt("secret-1", own));
+  EXPECT_NE(salt("secret-1", own), salt("secret-1", json::object()));
+  EXPECT_NE(salt("secret-1", json::object()), salt("secret-2", json::object()));
+  EXPECT_NE(salt("secret-1", own), salt("secret-2", own));
+  EXPECT_NE(salt("secret-1", json::object()), "");
+}
+
+TEST_F(ServerWithKeys, TheKeyIsTheFairKey) {
+  const auto asked = [&](std::string_view key, const json& fields) {
+    return request(key, fields).fair_key;
   };
   const std::string one = asked("secret-1", json::object()),
                     two = asked("secret-2", json::object());

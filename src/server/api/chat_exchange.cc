@@ -172,7 +172,9 @@ Status ChatExchange::admit(ChatRequest request) {
   const int64_t wanted = request.max_tokens ? *request.max_tokens : model.default_max_tokens;
   generation.max_tokens = static_cast<int32_t>(wanted < 0 ? room : std::min(wanted, room));
   if (!request.ignore_eos) generation.stop_ids = model.end_ids;
-  generation.cache_salt = request.cache_salt;
+  // Tenants share nothing, so that none can tell by timing what another has asked.
+  generation.cache_salt =
+      account_.empty() ? request.cache_salt : account_ + "/" + request.cache_salt;
   generation.request_class = request.request_class;
   generation.fair_key = account_.empty() ? request.user : account_;
   if (request.deadline_ms)
