@@ -12,12 +12,14 @@
 #include <algorithm>
 #include <atomic>
 #include <ctime>
+#include <exception>
 #include <fstream>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/check.h"
@@ -28,6 +30,8 @@ namespace {
 // Some 40 µs of spinning at 3 GHz: longer than the serial gaps inside a forward step and between
 // the steps of one sequence, short enough to be idle when there is nothing to do.
 constexpr int kSpins = 2000;
+
+constexpr uint32_t kGone = UINT32_MAX;  // has come to every meeting, by leaving
 
 // The logical CPUs that this process may use, ascending; empty when the system does not say.
 std::vector<int> allowed_cpus() {
@@ -85,6 +89,9 @@ struct Signal {
   std::atomic<uint32_t> sleepers{0};
 };
 
+// How a thread leaves a team that another has left by an exception: not an error of its own.
+struct LeftAlone {};
+
 // False when it is not ready after some spinning.
 template <class Ready>
 bool spin(const Signal& s, Ready&& ready) {
@@ -140,10 +147,24 @@ struct ThreadPool::Impl {
   struct alignas(64) Arrivals : Signal {};  // meetings of this call that a thread has come to
   std::unique_ptr<Arrivals[]> arrivals;     // n_threads
   alignas(64) std::thread::id caller;       // of the last run
+  std::atomic<bool> threw{false};           // a body of this call, on some thread
+  std::exception_ptr thrown;                // what the first of them threw
 
   std::span<Worker> all() { return {workers.get(), static_cast<size_t>(n_threads - 1)}; }
 
-  void work(const Task& t) {
+  void work(const Task& t) noexcept {
+    try {
+      shares(t);
+      return;
+    } catch (...) {  // LeftAlone is never the first
+      if (!threw.exchange(true)) thrown = std::current_exception();
+    }
+    // Whoever waits for this one in a team need not.
+    arrivals[t.rank].value.store(kGone);
+    wake(arrivals[t.rank]);
+  }
+
+  void shares(const Task& t) {
     if (t.grain == 0) {
       const auto n = static_cast<size_t>(n_threads), w = static_cast<size_t>(t.rank);
       const size_t begin = t.count * w / n, end = t.count * (w + 1) / n;
@@ -187,6 +208,9 @@ struct ThreadPool::Impl {
       const uint32_t told = w.told.value.load(std::memory_order_relaxed);
       await(w.done, [&](uint32_t done) { return done == told; });
     }
+    if (!threw.load(std::memory_order_relaxed)) return;
+    threw.store(false, std::memory_order_relaxed);
+    std::rethrow_exception(std::exchange(thrown, nullptr));
   }
 };
 
@@ -244,8 +268,8 @@ void Team::meet() {
   ThreadPool::Impl::Arrivals* arrivals = pool_.impl_->arrivals.get();
   arrivals[rank_].value.store(due);
   wake(arrivals[rank_]);
-  for (int i = 0; i < size_; ++i)
-    await(arrivals[i], [due](uint32_t come) { return static_cast<int32_t>(come - due) >= 0; });
+  for (int i = 0; i < size_; ++i) await(arrivals[i], [due](uint32_t come) { return come >= due; });
+  if (pool_.impl_->threw.load(std::memory_order_relaxed)) throw LeftAlone();
 }
 
 int logical_cpus() { return std::max(1, static_cast<int>(allowed_cpus().size())); }

@@ -15,6 +15,10 @@
 // One caller at a time. The caller takes part as worker 0 and rank 0. Between runs workers spin
 // briefly, then sleep. No allocation per run.
 //
+// What a body throws, on whichever thread, is thrown to the caller when every thread has left the
+// body: the first of several. The other threads finish their shares of run(), and leave together()
+// at their next meeting by an exception of the pool's own. The pool stays usable.
+//
 // A thread that calls for the first time spreads the workers over the other cores, once; after that
 // they may move. Left to itself, a scheduler may keep two threads on one core for tens of
 // milliseconds.
@@ -36,7 +40,7 @@ class Team {
   int size() const { return size_; }
 
   // Returns when every thread has come to its n-th meeting; what they wrote before is visible
-  // after.
+  // after. Throws when one of them has left the body by an exception.
   void meet();
 
  private:
@@ -59,7 +63,7 @@ class ThreadPool {
 
   // Calls body(begin, end, worker) over disjoint ranges that cover [0, count), on all threads;
   // returns when all are done. `grain` items are handed out at a time (0 = one equal share per
-  // thread). body must not throw.
+  // thread).
   template <class Body>
   void run(size_t count, Body&& body, size_t grain = 0) {
     using B = std::remove_reference_t<Body>;
@@ -72,7 +76,7 @@ class ThreadPool {
   }
 
   // Calls body(team) once on each thread, at the same time. Every thread must come to the same
-  // number of meetings. body must not throw.
+  // number of meetings.
   template <class Body>
   void together(Body&& body) {
     using B = std::remove_reference_t<Body>;

@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -75,6 +77,58 @@ TEST(ThreadPool, TogetherWakesSleepers) {
 
 // A caller that is new to the pool has its workers on other cores, and they may run anywhere
 // afterwards.
+// From one thread or from several, in run() and around the meetings of together(); the pool goes
+// on.
+TEST(ThreadPool, ThrowsToTheCaller) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    const auto what = [](auto&& call) {
+      try {
+        call();
+      } catch (const std::runtime_error& e) {
+        return std::string(e.what());
+      }
+      return std::string("nothing");
+    };
+    for (int bad = 0; bad < threads; ++bad)
+      for (const bool alone : {true, false}) {
+        const auto fail = [&](int rank) {
+          if (alone ? rank == bad : rank >= bad) throw std::runtime_error("bad");
+        };
+        EXPECT_EQ(what([&] {
+                    pool.run(static_cast<size_t>(threads),
+                             [&](size_t, size_t, int worker) { fail(worker); });
+                  }),
+                  "bad");
+        for (int at = 0; at < 3; ++at) {
+          std::atomic<int> left = 0, beyond = 0;
+          const auto body = [&](Team& team) {
+            struct Leave {
+              std::atomic<int>& count;
+              ~Leave() { ++count; }
+            } const leave{left};
+            for (int meeting = 0; meeting < 3; ++meeting) {
+              if (meeting == at) fail(team.rank());
+              team.meet();
+              if (meeting == at) ++beyond;
+            }
+          };
+          EXPECT_EQ(what([&] { pool.together(body); }), "bad");
+          EXPECT_EQ(left, threads) << "a thread is still inside";
+          EXPECT_EQ(beyond, 0) << "a thread went past a meeting to which not all have come";
+        }
+        std::atomic<size_t> sum = 0;
+        pool.together([&](Team& team) {
+          ++sum;
+          team.meet();
+          if (sum != static_cast<size_t>(threads)) sum = 1000;
+        });
+        pool.run(100, [&](size_t begin, size_t end, int) { sum += end - begin; }, 1);
+        EXPECT_EQ(sum, 100 + static_cast<size_t>(threads)) << "after an exception";
+      }
+  }
+}
+
 TEST(ThreadPool, SpreadsOverTheCoresOnceForEachCaller) {
   const int threads = physical_cores();
   if (threads < 2) GTEST_SKIP() << "one core";

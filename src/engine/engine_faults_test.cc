@@ -2,6 +2,7 @@
 // afterwards, the right bits for everybody else, and a number that tells. docs/engine.md, "Faults".
 #include <gtest/gtest.h>
 
+#include "core/thread_pool.h"
 #include "engine/engine_core_testing.h"
 #include "support/test_seed.h"
 
@@ -188,14 +189,26 @@ TEST(EngineFaults, ClockJumpsBack) {
 
 // What computes a step throws something, on whichever thread runs it.
 TEST(EngineFaults, AWorkerThrows) {
+  ThreadPool pool(3);
   for (const bool ahead : {false, true})
-    for (const bool standard : {false, true}) {
+    for (const int kind : {0, 1, 2, 3}) {
       FakeModel::Options o;
       int countdown = 6;
       o.on_forward = [&](const StepInput&) {
         if (countdown-- != 0) return;
-        if (standard) throw std::runtime_error("out of luck");
-        throw 7;
+        if (kind == 0) throw 7;
+        if (kind == 1) throw std::runtime_error("out of luck");
+        const auto fail_on_last = [](int worker) {
+          if (worker == 2) throw std::runtime_error("out of luck");
+        };
+        if (kind == 2)
+          pool.run(3, [&](size_t, size_t, int worker) { fail_on_last(worker); });
+        else
+          pool.together([&](Team& team) {
+            team.meet();
+            fail_on_last(team.rank());
+            team.meet();
+          });
       };
       Driver d(fake(o), config(4, 32, 64, ahead));
       const Submitted a = d.submit(simple(40, 20, 8)), b = d.submit(simple(40, 20, 9));
