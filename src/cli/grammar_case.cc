@@ -1,10 +1,10 @@
 #include "cli/grammar_case.h"
 
 #include <fmt/format.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <numeric>
 
 #include "engine/grammar_masks.h"
@@ -30,6 +30,7 @@ std::string shown(unsigned byte) {
 
 Result<std::shared_ptr<const grammar::Vocabulary>> byte_vocabulary() {
   std::vector<std::string> bytes;
+  bytes.reserve(257);
   for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
   bytes.emplace_back();
   return grammar::Vocabulary::make(std::move(bytes), 257, {256});

@@ -188,9 +188,11 @@ void advise_random(std::span<const std::byte> bytes) {
 }
 
 void advise_done(std::span<const std::byte> bytes) {
-  const auto begin = (reinterpret_cast<uintptr_t>(bytes.data()) + kPage - 1) / kPage * kPage,
-             end = reinterpret_cast<uintptr_t>(bytes.data() + bytes.size()) / kPage * kPage;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
+  const size_t before = (kPage - address % kPage) % kPage, after = (address + bytes.size()) % kPage;
+  if (bytes.size() <= before + after) return;  // no whole page
+  madvise(const_cast<std::byte*>(bytes.data()) + before, bytes.size() - before - after,
+          MADV_DONTNEED);
 }
 
 bool read_in(std::span<const std::byte> bytes) {

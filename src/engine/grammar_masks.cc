@@ -11,7 +11,7 @@ namespace {
 
 class GrammarMask final : public TokenMask {
  public:
-  GrammarMask(std::shared_ptr<const grammar::Compiled> compiled,
+  GrammarMask(const std::shared_ptr<const grammar::Compiled>& compiled,
               std::optional<TokenId> begins_after)
       : matcher_(compiled),
         begins_after_(begins_after),
