@@ -1,5 +1,6 @@
 #include "grammar/matcher.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -371,10 +372,10 @@ TEST(Matcher, ASteadyStateAllocatesNothing) {
 
 // Strings with and without a limit, over a vocabulary with quotes, escapes, cut characters and long
 // words: what the slices say against accept(), token by token.
-TEST(Matcher, MasksOfStringsAgreeWithAccept) {
+// Every byte, and tokens of what strings are made of.
+std::shared_ptr<const Vocabulary> vocabulary_of_strings(std::mt19937_64& rng) {
   std::vector<std::string> bytes{"", ""};
   for (int b = 0; b < 256; ++b) bytes.push_back(std::string(1, static_cast<char>(b)));
-  std::mt19937_64 rng(99);
   const char* pieces[] = {"a",    "B",    " ",    "é", "日", "😀", "\"", "\\",  "\n",
                           "\x7f", "\xe6", "\x97", ",", ":",  "}",  "1",  "xyz", "0123456789"};
   for (int i = 0; i < 1500; ++i) {
@@ -384,7 +385,28 @@ TEST(Matcher, MasksOfStringsAgreeWithAccept) {
   }
   bytes.push_back(std::string(24, 'q'));
   bytes.push_back(std::string(25, 'q'));
-  const auto vocabulary = Vocabulary::make(bytes, bytes.size(), {kStop}).value();
+  return Vocabulary::make(bytes, bytes.size(), {kStop}).value();
+}
+
+// Walks at random, the tokens of every mask asked one by one.
+void expect_masks_agree_with_accept(Matcher& m, const Vocabulary& vocabulary, int steps,
+                                    std::mt19937_64& rng) {
+  for (int step = 0; step < steps && !m.stopped(); ++step) {
+    const auto bits = mask_of(m, vocabulary);
+    std::vector<TokenId> allowed;
+    for (TokenId id = 0; id < static_cast<TokenId>(vocabulary.width()); ++id) {
+      ASSERT_EQ(has(bits, id), m.allowed(id))
+          << "step " << step << ", token " << id << " \"" << vocabulary.bytes(id) << "\"";
+      if (has(bits, id)) allowed.push_back(id);
+    }
+    ASSERT_FALSE(allowed.empty());
+    ASSERT_TRUE(m.accept(allowed[rng() % allowed.size()]));
+  }
+}
+
+TEST(Matcher, MasksOfStringsAgreeWithAccept) {
+  std::mt19937_64 rng(99);
+  const auto vocabulary = vocabulary_of_strings(rng);
   for (const uint32_t max : {3u, 9u, 30u, kUnbounded}) {
     GrammarBuilder g;
     RegexSet& r = g.regexes();
@@ -404,18 +426,38 @@ TEST(Matcher, MasksOfStringsAgreeWithAccept) {
     const auto compiled = Compiled::make(g.build().value(), vocabulary).value();
     Matcher m(compiled);
     ASSERT_TRUE(m.accept(2 + '{'));
-    for (int step = 0; step < 60 && !m.stopped(); ++step) {
-      const auto bits = mask_of(m, *vocabulary);
-      std::vector<TokenId> allowed;
-      for (TokenId id = 0; id < static_cast<TokenId>(vocabulary->width()); ++id) {
-        ASSERT_EQ(has(bits, id), m.allowed(id)) << "max " << max << ", step " << step << ", token "
-                                                << id << " \"" << vocabulary->bytes(id) << "\"";
-        if (has(bits, id)) allowed.push_back(id);
-      }
-      ASSERT_FALSE(allowed.empty());
-      ASSERT_TRUE(m.accept(allowed[rng() % allowed.size()]));
-    }
+    SCOPED_TRACE(max);
+    expect_masks_agree_with_accept(m, *vocabulary, 60, rng);
   }
+}
+
+// A pattern and a length together (RegexSet::within forgets the length far from its end), warm and
+// with nothing known.
+TEST(Matcher, MasksOfPatternsWithALengthAgreeWithAccept) {
+  std::mt19937_64 rng(7);
+  const auto vocabulary = vocabulary_of_strings(rng);
+  for (const std::string_view pattern :
+       {R"(^(?:\\S+\\s+){0,9}\\S+$)", R"([aB]{3}|\u65e5)", R"(^.{0,40}z?$)"})
+    for (const uint32_t max : {20u, 60u, 130u, 400u}) {
+      SCOPED_TRACE(fmt::format("{} {}", pattern, max));
+      const Spec spec{
+          .text = fmt::format(
+              R"({{"type": "string", "pattern": "{}", "minLength": 1, "maxLength": {}}})", pattern,
+              max)};
+      const auto compiled = compile(spec, vocabulary).value();
+      for (int text = 0; text < 2; ++text) {
+        Matcher warm(compiled);
+        ASSERT_TRUE(warm.accept(2 + '"'));
+        expect_masks_agree_with_accept(warm, *vocabulary, 12, rng);
+        const size_t back = std::min<size_t>(warm.accepted(), 5);
+        warm.rollback(back);
+        Matcher moved = warm.fork();
+        const auto before = mask_of(moved, *vocabulary);
+        compiled->lexer().lock();
+        compiled->lexer().reset();
+        EXPECT_EQ(mask_of(warm, *vocabulary), before);
+      }
+    }
 }
 
 }  // namespace

@@ -36,6 +36,7 @@ uint32_t less_one(uint32_t count) { return count == kUnbounded || count == 0 ? c
 }  // namespace
 
 RegexSet::RegexSet(const Limits& limits) : limits_(limits) {
+  partial_.fill(none());
   nodes_.reserve(64);
   add({.kind = Kind::kNone});
   add({.kind = Kind::kEpsilon, .nullable = true});
@@ -392,6 +393,7 @@ RegexId RegexSet::intersect(std::span<const RegexId> parts) {
   n.hard = true;
   for (const RegexId id : out) {
     n.nullable &= nullable(id);
+    n.counted |= node(id).counted;
     n.front = saturated(uint64_t{n.front} + node(id).front);
   }
   return add(n, out);
@@ -450,11 +452,12 @@ RegexId RegexSet::without_epsilon(RegexId a) {
 }
 
 // A text of up to `limit` bytes goes through a repetition's body at most `limit` times (passes that
-// take no byte do not count), so it cannot tell larger counts apart; and without intersections
-// every expression but none() has texts, however much is still to come.
+// take no byte do not count), so it cannot tell larger counts apart. What holds for the parts, an
+// empty language included (its empty beginning is one that is missing), holds for what is made of
+// them; an intersection alone is not the same with other parts, see within_length().
 RegexId RegexSet::within(RegexId a, uint32_t limit) {
   const Node n = node(a);
-  if (!n.counted || n.hard) return a;
+  if (!n.counted) return a;
   const uint64_t key = (uint64_t{limit} << 32) | index_of(a);
   if (const RegexId* known = within_.find(key)) return *known;
   RegexId out = a;
@@ -482,6 +485,9 @@ RegexId RegexSet::within(RegexId a, uint32_t limit) {
       break;
     case Kind::kJsonString:
       out = json_string(within(RegexId{n.a}, limit), n.min, n.max);
+      break;
+    case Kind::kIntersect:
+      out = within_length(a, limit);
       break;
     default:
       break;
@@ -713,6 +719,9 @@ void RegexSet::forget_answers() {
   within_.clear();
   escapes_.clear();
   lines_.clear();
+  extents_.clear();
+  utf8_ends_.clear();
+  partial_.fill(none());
 }
 
 // Parts come before what is made of them, so ids keep their order and lists stay sorted.
@@ -769,7 +778,8 @@ void RegexSet::keep_only(const Mark& mark, std::span<RegexId> roots) {
 size_t RegexSet::memory_bytes() const {
   return nodes_.size() * sizeof(Node) + kids_.size() * sizeof(RegexId) +
          sets_.size() * sizeof(ByteSet) + index_.size() * 4 + derivatives_.memory_bytes() +
-         empty_.memory_bytes() + within_.memory_bytes() + lines_.memory_bytes();
+         empty_.memory_bytes() + within_.memory_bytes() + lines_.memory_bytes() +
+         extents_.memory_bytes() + utf8_ends_.memory_bytes() + escapes_.memory_bytes();
 }
 
 }  // namespace deepmint::grammar

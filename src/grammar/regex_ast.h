@@ -12,6 +12,7 @@
 // once at the end (GrammarBuilder::build does). Not thread-safe.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -83,7 +84,8 @@ class RegexSet {
   RegexId without_epsilon(RegexId a);  // the same language less the empty string
   // A language with the same texts, and the same beginnings of texts, of up to `limit` bytes:
   // counts above the limit are forgotten, so that many residuals of a{0,100000} become one.
-  // Expressions with an intersection or complement inside stay as they are. Limits up to 2^31.
+  // Intersections stay as they are but those of an expression without intersections with a length
+  // in code points whose maximum is too far away to matter. Limits up to 2^31.
   RegexId within(RegexId a, uint32_t limit);
 
   // JSON (json_nodes.cc). What stands between the quotes of a string whose decoded content, UTF-8,
@@ -170,6 +172,19 @@ class RegexSet {
   void index_all(size_t slots);
   void leave_index(size_t node);
   void forget_answers();
+  // within() of intersections (regex_within.cc).
+  RegexId within_length(RegexId a, uint32_t limit);
+  bool is_length(RegexId a, uint32_t& partial, uint32_t& min, uint32_t& max);
+  static constexpr uint32_t kFar = 1u << 30;
+  struct Extent {
+    uint32_t shortest = kFar;  // bytes of a text
+    uint32_t tail = kFar;  // every beginning of a text goes on to one within so many bytes, or kFar
+  };
+  Extent extent(RegexId a);
+  uint8_t utf8_ends(RegexId a, uint32_t partial);
+  FlatMap<Extent> extents_;
+  FlatMap<uint8_t> utf8_ends_;      // id << 3 | partial
+  std::array<RegexId, 8> partial_;  // what is left of a code point; none() until asked for
   // Emptiness (hard expressions only).
   enum class Emptiness : uint8_t { kNo, kYes, kTooLong };
   enum class LineEnd : uint8_t { kText, kNowhere, kTooFar };

@@ -245,6 +245,83 @@ TEST(RegexSet, CountsAboveALimitMeanNothingToShortTexts) {
   EXPECT_EQ(set.within(set.repeat(letter, 0, 100), 128), set.repeat(letter, 0, 100));
 }
 
+// Patterns over characters and a length together: what short texts and their beginnings see of it
+// is the same, and far from the length's end the intersection is gone.
+TEST(RegexSet, ALengthFarAwayMeansNothingToShortTexts) {
+  std::mt19937_64 rng(5);
+  const std::string_view kCharacters[] = {
+      "a", "b", " ", "\xc3\xa9", "\xe6\x97\xa5", "\xf0\x9f\x98\x80"};
+  int simpler = 0, same = 0;
+  for (int round = 0; round < 800; ++round) {
+    SCOPED_TRACE(round);
+    RegexSet set;
+    const auto character = [&] { return std::string(kCharacters[rng() % std::size(kCharacters)]); };
+    const auto pattern = [&](auto& self, int depth) -> RegexId {
+      switch (depth == 0 ? rng() % 3 : rng() % 7) {
+        case 0:
+          return set.any_code_point();
+        case 1:
+          return set.literal(rng() % 8 == 0 ? "\x97" : character());  // at times no UTF-8
+        case 2: {
+          const CodePointRange range{0x20, rng() % 2 == 0 ? 0x7fu : 0xffffu};
+          return set.code_points({&range, 1});
+        }
+        case 3:
+          return set.alternate(self(self, depth - 1), self(self, depth - 1));
+        case 4: {
+          const auto min = static_cast<uint32_t>(rng() % 3);
+          const uint32_t max =
+              rng() % 2 == 0 ? kUnbounded : min + static_cast<uint32_t>(rng() % 30);
+          return set.repeat(self(self, depth - 1), min, max);
+        }
+        default:
+          return set.concat(self(self, depth - 1), self(self, depth - 1));
+      }
+    };
+    const auto min = static_cast<uint32_t>(rng() % 3);
+    const uint32_t max = min + static_cast<uint32_t>(rng() % 40);
+    RegexId id = set.intersect(pattern(pattern, 3), set.repeat(set.any_code_point(), min, max));
+    const bool quoted = rng() % 2 == 0;
+    if (quoted) id = set.json_string(id);
+    if (rng() % 2 == 0) id = set.concat(id, set.literal("a"));
+    for (uint64_t skip = rng() % 3; skip > 0 && !set.empty(id); --skip)  // inside a character too
+      for (const char c : character().substr(0, 1 + rng() % 4))
+        if (const RegexId next = set.derivative(id, static_cast<uint8_t>(c)); !set.empty(next))
+          id = next;
+    const auto limit = static_cast<uint32_t>(rng() % 8);
+    const RegexId other = set.within(id, limit);
+    ++(other != id ? simpler : same);
+    for (int i = 0; i < 30; ++i) {
+      std::string text;
+      while (text.size() < limit) {
+        if (quoted && rng() % 4 == 0)
+          text += rng() % 2 == 0 ? "\\u00e9" : "\\ud83d\\ude00";
+        else
+          text += character();
+      }
+      RegexId x = id, y = other;
+      ASSERT_EQ(set.empty(x), set.empty(y));
+      for (const char c : text.substr(0, limit)) {
+        x = set.derivative(x, static_cast<uint8_t>(c));
+        y = set.derivative(y, static_cast<uint8_t>(c));
+        ASSERT_EQ(set.empty(x), set.empty(y)) << text;
+        ASSERT_EQ(set.nullable(x), set.nullable(y)) << text;
+      }
+    }
+    ASSERT_FALSE(set.exhausted());
+  }
+  EXPECT_GT(simpler, 100);
+  EXPECT_GT(same, 100);
+
+  RegexSet set;
+  const RegexId words = set.repeat(set.concat(set.literal("x"), set.literal(" ")), 0, 1'000);
+  const RegexId length = set.repeat(set.any_code_point(), 0, 500);
+  EXPECT_EQ(set.within(set.intersect(words, length), 128),
+            set.star(set.concat(set.literal("x"), set.literal(" "))));
+  const RegexId near = set.intersect(words, set.repeat(set.any_code_point(), 0, 128));
+  EXPECT_EQ(set.within(near, 128), near);
+}
+
 TEST(RegexSet, WhatIsKeptStaysWhatItIs) {
   std::mt19937_64 rng(4);
   for (int round = 0; round < 200; ++round) {

@@ -4,38 +4,18 @@
 #include <array>
 #include <string_view>
 
+#include "grammar/utf8_partial.h"
+
 namespace deepmint::grammar {
 
 namespace {
 constexpr size_t kCostlyNodes = 4'000;   // visited nodes from which a slice is worth sharing
 constexpr size_t kMaxList = 1'024;       // tokens up to which a list is smaller than bits
 constexpr size_t kMaxCompared = 20'000;  // visited nodes after which a comparison is given up
-// The automaton of plain characters: 0 between characters, 1 to 3 continuation bytes still to come
-// (any), then those after E0, ED, F0 and F4, which not every byte may follow. 255: not plain.
-constexpr uint8_t kNotPlain = 255;
-constexpr uint8_t utf8_next(uint8_t partial, unsigned b) {
-  const bool continues = b >= 0x80 && b <= 0xbf;
-  switch (partial) {
-    case 0:
-      if (b < 0x80) return b < 0x20 || b == 0x7f || b == '"' || b == '\\' ? kNotPlain : 0;
-      if (b >= 0xc2 && b <= 0xdf) return 1;
-      if (b == 0xe0) return 4;
-      if (b == 0xed) return 5;
-      if (b >= 0xe1 && b <= 0xef) return 2;
-      if (b == 0xf0) return 6;
-      if (b == 0xf4) return 7;
-      return b >= 0xf1 && b <= 0xf3 ? 3 : kNotPlain;
-    case 4:
-      return b >= 0xa0 && continues ? 1 : kNotPlain;
-    case 5:
-      return continues && b <= 0x9f ? 1 : kNotPlain;
-    case 6:
-      return b >= 0x90 && continues ? 2 : kNotPlain;
-    case 7:
-      return continues && b <= 0x8f ? 2 : kNotPlain;
-    default:
-      return continues ? static_cast<uint8_t>(partial - 1) : kNotPlain;
-  }
+constexpr uint8_t kNotPlain = kNotUtf8;
+constexpr uint8_t plain_next(uint8_t partial, unsigned b) {
+  const bool plain = partial != 0 || !(b < 0x20 || b == 0x7f || b == '"' || b == '\\');
+  return plain ? utf8_next(partial, b) : kNotPlain;
 }
 
 }  // namespace
@@ -189,7 +169,7 @@ const std::array<uint8_t, 256>& Slices::plain_steps(uint8_t partial) {
     for (uint8_t from = 0; from < 8; ++from) {
       plain_steps_[from].fill(0);
       for (unsigned b = 0; b < 256; ++b)
-        if (const uint8_t to = utf8_next(from, b); to != kNotPlain)
+        if (const uint8_t to = plain_next(from, b); to != kNotPlain)
           plain_steps_[from][lexer_.class_of(static_cast<uint8_t>(b))] |=
               static_cast<uint8_t>(1u << to);
     }
