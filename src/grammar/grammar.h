@@ -60,10 +60,12 @@ struct Grammar {
 
 // Of the automaton that is grown over a grammar as it is used (lexer.h).
 struct AutomatonLimits {
-  size_t soft_bytes = size_t{16} << 20;  // thrown away between calls above this; what the grammar
-                                         // itself takes does not count
-  size_t max_states = 200'000;           // error where one step or one slice needs more
-  size_t max_nodes = 1'000'000;          // expressions behind them, of the same
+  size_t soft_bytes = size_t{16} << 20;   // thrown away between calls above this; what the grammar
+                                          // itself takes does not count
+  size_t forget_bytes = size_t{1} << 20;  // growth of what is remembered of expressions, after
+                                          // which only those behind states are kept
+  size_t max_states = 200'000;            // error where one step or one slice needs more
+  size_t max_nodes = 1'000'000;           // expressions behind them, of the same
 };
 
 class GrammarBuilder {

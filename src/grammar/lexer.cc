@@ -11,7 +11,7 @@ Lexer::Lexer(Grammar& grammar, const Limits& limits)
   byte_of_.resize(n_classes_);
   for (unsigned b = 0; b < 256; ++b) byte_of_[class_of_[b]] = static_cast<uint8_t>(b);
   reset();
-  bytes_at_mark_ = grammar_.regexes.memory_bytes();
+  kept_bytes_ = bytes_at_mark_ = grammar_.regexes.memory_bytes();
 }
 
 void Lexer::reset(bool alone) {
@@ -20,6 +20,7 @@ void Lexer::reset(bool alone) {
   alone_ = alone;
   grammar_.regexes.reset_to(mark_);
   grammar_.regexes.limit_growth(max_nodes());
+  kept_bytes_ = grammar_.regexes.memory_bytes();
   nodes_to_forget_at_ = mark_.nodes + max_nodes() / 2;
   states_.assign(1, {});
   items_.clear();
@@ -47,8 +48,12 @@ void Lexer::index_all(size_t slots) {
 
 std::unique_lock<std::mutex> Lexer::lock() {
   std::unique_lock<std::mutex> held(mutex_);
-  const size_t grown = memory_bytes() + grammar_.regexes.memory_bytes() - bytes_at_mark_;
-  if (exhausted() || alone_ || grown > limits_.soft_bytes) reset();
+  const size_t regexes = grammar_.regexes.memory_bytes();
+  const size_t grown = memory_bytes() + regexes - bytes_at_mark_;
+  if (exhausted() || alone_ || grown > limits_.soft_bytes)
+    reset();
+  else if (regexes > kept_bytes_ + limits_.forget_bytes + (kept_bytes_ - bytes_at_mark_) / 2)
+    forget_expressions();
   return held;
 }
 
@@ -184,6 +189,7 @@ void Lexer::forget_expressions() {
   for (size_t i = 0; i < roots.size(); ++i) items_[i].rest = roots[i];
   for (StateData& s : states_) s.hash = hash_of(std::span(items_).subspan(s.begin, s.size));
   index_all(std::bit_ceil(states_.size() * 2 + 16));
+  kept_bytes_ = grammar_.regexes.memory_bytes();
   nodes_to_forget_at_ =
       std::max(mark_.nodes + max_nodes() / 2, grammar_.regexes.size() + max_nodes() / 8);
 }

@@ -32,7 +32,8 @@ class Lexer {
 
   Lexer(Grammar& grammar, const Limits& limits);
 
-  // Throws the automaton away first when it is over budget or ran into its limits.
+  // Throws the automaton away first when it is over budget or ran into its limits, and what is
+  // remembered of derivatives when that has grown much; the states stay.
   std::unique_lock<std::mutex> lock();
   uint64_t epoch() const { return epoch_; }
   bool exhausted() const { return exhausted_ || grammar_.regexes.exhausted(); }
@@ -102,6 +103,7 @@ class Lexer {
   bool exhausted_ = false, alone_ = false;
   RegexSet::Mark mark_;
   size_t bytes_at_mark_ = 0;  // of the regexes
+  size_t kept_bytes_ = 0;     // of the regexes when expressions were last forgotten
   size_t nodes_to_forget_at_ = 0;
   std::array<uint8_t, 256> class_of_{};
   std::vector<uint8_t> byte_of_;  // a byte of each class

@@ -33,6 +33,22 @@ std::shared_ptr<const Vocabulary> small_vocabulary(std::string_view alphabet = "
   return Vocabulary::make(bytes, width, {kStop}).value();
 }
 
+// Every byte, and tokens of what strings are made of.
+std::shared_ptr<const Vocabulary> vocabulary_of_strings(std::mt19937_64& rng) {
+  std::vector<std::string> bytes{"", ""};
+  for (int b = 0; b < 256; ++b) bytes.push_back(std::string(1, static_cast<char>(b)));
+  const char* pieces[] = {"a",    "B",    " ",    "é", "日", "😀", "\"", "\\",  "\n",
+                          "\x7f", "\xe6", "\x97", ",", ":",  "}",  "1",  "xyz", "0123456789"};
+  for (int i = 0; i < 1500; ++i) {
+    std::string token;
+    for (uint64_t n = 1 + rng() % 6; n > 0; --n) token += pieces[rng() % std::size(pieces)];
+    bytes.push_back(token);
+  }
+  bytes.push_back(std::string(24, 'q'));
+  bytes.push_back(std::string(25, 'q'));
+  return Vocabulary::make(bytes, bytes.size(), {kStop}).value();
+}
+
 std::vector<uint32_t> mask_of(Matcher& m, const Vocabulary& v) {
   std::vector<uint32_t> bits(v.mask_words());
   m.mask(bits);
@@ -231,6 +247,38 @@ TEST(Matcher, AnOverfullAutomatonIsThrownAwayWithoutATrace) {
   }
 }
 
+// What is remembered of expressions goes at every look; states, masks and the way back stay.
+TEST(Matcher, ForgottenExpressionsLeaveNoTrace) {
+  std::mt19937_64 rng(8);
+  const auto vocabulary = vocabulary_of_strings(rng);
+  const Spec spec{.text = R"({"type": "object", "properties": {"a": {"enum": ["xyzB", "xyz1"]},
+    "B": {"type": "string", "pattern": "^(a|B)*a.{3,6}$", "maxLength": 30}},
+    "additionalProperties": {"type": "integer", "minimum": 17}})"};
+  const auto keeping = compile(spec, vocabulary).value();
+  const auto forgetting =
+      Compiled::make(compile_grammar(spec).value(), vocabulary, {.forget_bytes = 0}).value();
+  for (int text = 0; text < 8; ++text) {
+    Matcher m(keeping), other(forgetting);
+    const uint64_t epoch = forgetting->lexer().epoch();
+    for (int step = 0; step < 80 && !m.stopped(); ++step) {
+      const auto bits = mask_of(m, *vocabulary);
+      ASSERT_EQ(mask_of(other, *vocabulary), bits) << text << ", step " << step;
+      std::vector<TokenId> allowed;
+      for (TokenId id = 0; id < static_cast<TokenId>(vocabulary->width()); ++id)
+        if (has(bits, id)) allowed.push_back(id);
+      const TokenId id = allowed[rng() % allowed.size()];
+      ASSERT_TRUE(m.accept(id));
+      ASSERT_TRUE(other.accept(id));
+      if (step % 7 == 6 && !m.stopped()) {
+        m.rollback(3);
+        other.rollback(3);
+      }
+    }
+    EXPECT_EQ(forgetting->lexer().epoch(), epoch);
+  }
+  EXPECT_LT(forgetting->memory_bytes(), keeping->memory_bytes());
+}
+
 TEST(Matcher, AGrammarLargerThanTheAutomatonsBudgetKeepsItsAutomaton) {
   GrammarBuilder g;
   g.set_start(g.literal(std::string(400'000, 'a')));
@@ -372,22 +420,6 @@ TEST(Matcher, ASteadyStateAllocatesNothing) {
 
 // Strings with and without a limit, over a vocabulary with quotes, escapes, cut characters and long
 // words: what the slices say against accept(), token by token.
-// Every byte, and tokens of what strings are made of.
-std::shared_ptr<const Vocabulary> vocabulary_of_strings(std::mt19937_64& rng) {
-  std::vector<std::string> bytes{"", ""};
-  for (int b = 0; b < 256; ++b) bytes.push_back(std::string(1, static_cast<char>(b)));
-  const char* pieces[] = {"a",    "B",    " ",    "é", "日", "😀", "\"", "\\",  "\n",
-                          "\x7f", "\xe6", "\x97", ",", ":",  "}",  "1",  "xyz", "0123456789"};
-  for (int i = 0; i < 1500; ++i) {
-    std::string token;
-    for (uint64_t n = 1 + rng() % 6; n > 0; --n) token += pieces[rng() % std::size(pieces)];
-    bytes.push_back(token);
-  }
-  bytes.push_back(std::string(24, 'q'));
-  bytes.push_back(std::string(25, 'q'));
-  return Vocabulary::make(bytes, bytes.size(), {kStop}).value();
-}
-
 // Walks at random, the tokens of every mask asked one by one.
 void expect_masks_agree_with_accept(Matcher& m, const Vocabulary& vocabulary, int steps,
                                     std::mt19937_64& rng) {
