@@ -10,8 +10,24 @@ Lexer::Lexer(Grammar& grammar, const Limits& limits)
   n_classes_ = static_cast<uint32_t>(grammar_.regexes.byte_classes(grammar_.terminals, class_of_));
   byte_of_.resize(n_classes_);
   for (unsigned b = 0; b < 256; ++b) byte_of_[class_of_[b]] = static_cast<uint8_t>(b);
+  find_own_classes();
   reset();
   kept_bytes_ = bytes_at_mark_ = grammar_.regexes.memory_bytes();
+}
+
+void Lexer::find_own_classes() {
+  constexpr size_t kMost = 64;
+  const std::vector<uint8_t> hard = grammar_.regexes.hard_inside();
+  own_classes_.assign(grammar_.terminals.size(), 0);
+  for (size_t t = 0; t < grammar_.terminals.size() && stand_ins_.size() < kMost; ++t) {
+    if (hard[static_cast<uint32_t>(grammar_.terminals[t])] == 0) continue;
+    std::array<uint8_t, 256> class_of, first, stand_in;
+    grammar_.regexes.byte_classes({&grammar_.terminals[t], 1}, class_of);
+    for (unsigned b = 256; b-- > 0;) first[class_of[b]] = static_cast<uint8_t>(b);
+    for (unsigned b = 0; b < 256; ++b) stand_in[b] = first[class_of[b]];
+    stand_ins_.push_back(stand_in);
+    own_classes_[t] = static_cast<uint8_t>(stand_ins_.size());
+  }
 }
 
 void Lexer::reset(bool alone) {
@@ -132,7 +148,9 @@ void Lexer::derive(std::vector<Item>& items, uint8_t byte) {
   byte = byte_of_[class_of_[byte]];
   size_t kept = 0;
   for (const Item& item : items) {
-    const RegexId rest = regexes.derivative(item.rest, byte);
+    const uint8_t own = own_classes_[item.terminal];
+    const RegexId rest =
+        regexes.derivative(item.rest, own == 0 ? byte : stand_ins_[own - 1u][byte]);
     if (!regexes.empty(rest)) items[kept++] = {item.terminal, rest};
   }
   items.resize(kept);
@@ -208,6 +226,17 @@ Lexer::State Lexer::within(State state, uint32_t limit) {
   return exhausted() ? state : to;
 }
 
+bool Lexer::takes_plain(State state) const {
+  const StateData& s = states_[state];
+  bool open = false;
+  for (uint32_t i = s.begin; i < s.begin + s.size; ++i) {
+    const RegexSet::InString in = grammar_.regexes.in_string(items_[i].rest);
+    if (in == RegexSet::InString::kNo) return false;
+    open |= in == RegexSet::InString::kOpen;
+  }
+  return open;
+}
+
 Hash128 Lexer::residual_hash(State state) const {
   const StateData& s = states_[state];
   std::vector<Hash128> hashes;
@@ -234,9 +263,9 @@ uint32_t Lexer::accept_of_items(State state, std::span<const uint32_t> items) {
 }
 
 size_t Lexer::memory_bytes() const {
-  return states_.size() * sizeof(StateData) + items_.size() * sizeof(Item) + rows_.size() * 4 +
-         index_.size() * 4 + accept_terminals_.size() * 4 + accept_sets_.size() * 12 +
-         accept_index_.memory_bytes();
+  return own_classes_.size() + stand_ins_.size() * 256 + states_.size() * sizeof(StateData) +
+         items_.size() * sizeof(Item) + rows_.size() * 4 + index_.size() * 4 +
+         accept_terminals_.size() * 4 + accept_sets_.size() * 12 + accept_index_.memory_bytes();
 }
 
 }  // namespace deepmint::grammar

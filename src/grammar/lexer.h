@@ -66,6 +66,10 @@ class Lexer {
   // items in the same order.
   State within(State state, uint32_t limit);
 
+  // True when every plain text from here stays inside a JSON string; false where that is not plain
+  // to see.
+  bool takes_plain(State state) const;
+
   // Of the residual languages of a state, whatever their terminals are called.
   Hash128 residual_hash(State state) const;
   // An accept set as indices into the items of a state that leads to it, and back.
@@ -88,6 +92,7 @@ class Lexer {
     uint32_t hash = 0;
     bool can_continue = false;
   };
+  void find_own_classes();
   State step(State state, uint8_t byte);
   void derive(std::vector<Item>& items, uint8_t byte);
   size_t max_nodes() const { return limits_.max_nodes * (alone_ ? 3 : 1); }
@@ -107,6 +112,10 @@ class Lexer {
   size_t nodes_to_forget_at_ = 0;
   std::array<uint8_t, 256> class_of_{};
   std::vector<uint8_t> byte_of_;  // a byte of each class
+  // Terminals whose derivatives cost most have classes of their own, which are fewer: per terminal
+  // 0 or an index + 1 in stand_ins_, the byte that stands for each.
+  std::vector<uint8_t> own_classes_;
+  std::vector<std::array<uint8_t, 256>> stand_ins_;
   uint32_t n_classes_ = 1;
 
   std::vector<StateData> states_;

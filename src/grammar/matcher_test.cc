@@ -492,5 +492,25 @@ TEST(Matcher, MasksOfPatternsWithALengthAgreeWithAccept) {
     }
 }
 
+// Searches, in which all text is viable, with a minimum, and several of which exactly one may
+// match.
+TEST(Matcher, MasksOfSearchesAgreeWithAccept) {
+  std::mt19937_64 rng(9);
+  const auto vocabulary = vocabulary_of_strings(rng);
+  for (const std::string_view schema :
+       {R"({"type": "string", "pattern": "[0-9]+a[aB]{3}"})",
+        R"({"type": "string", "pattern": "[0-9]+a[aB]{3}", "minLength": 30})",
+        R"({"type": "string", "oneOf": [{"pattern": "aB"}, {"pattern": "Ba"}, {"pattern": "1x"}]})",
+        R"({"type": "string", "not": {"pattern": "aB|\u65e5"}, "minLength": 4})"}) {
+    SCOPED_TRACE(schema);
+    const auto compiled = compile(Spec{.text = std::string(schema)}, vocabulary).value();
+    for (int text = 0; text < 3; ++text) {
+      Matcher m(compiled);
+      ASSERT_TRUE(m.accept(2 + '"'));
+      expect_masks_agree_with_accept(m, *vocabulary, 12, rng);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace deepmint::grammar

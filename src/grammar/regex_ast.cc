@@ -52,6 +52,7 @@ RegexSet::RegexSet(const Limits& limits) : limits_(limits) {
   nodes_[2] = nodes_[index_of(placed)];
   nodes_.pop_back();
   index_all(64);
+  any_text_ = star(any_code_point());
 }
 
 // Makes the index anew, with so many slots.
@@ -215,6 +216,9 @@ RegexId RegexSet::alternate_at(std::vector<RegexId> parts, int depth) {
   }
   std::sort(rest.begin(), rest.end());
   rest.erase(std::unique(rest.begin(), rest.end()), rest.end());
+  // What is text is in all text.
+  if (rest.size() > 1 && std::binary_search(rest.begin(), rest.end(), any_text_))
+    std::erase_if(rest, [&](RegexId id) { return id != any_text_ && is_text(id); });
   if (has_complement)
     for (const RegexId id : rest)
       if (kind(id) == Kind::kComplement &&
@@ -377,6 +381,10 @@ RegexId RegexSet::intersect(std::span<const RegexId> parts) {
   }
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
+  if (out.size() > 1 && std::binary_search(out.begin(), out.end(), any_text_) &&
+      std::any_of(out.begin(), out.end(),
+                  [&](RegexId id) { return id != any_text_ && is_text(id); }))
+    std::erase(out, any_text_);
   if (out.empty()) return any();
   if (out.size() == 1) return out[0];
   for (const RegexId id : out)
@@ -683,6 +691,20 @@ int RegexSet::byte_classes(std::span<const RegexId> roots,
     for (unsigned digit = '0'; digit <= '9'; ++digit) split(ByteSet::one(digit));
   }
   return n_classes;
+}
+
+std::vector<uint8_t> RegexSet::hard_inside() const {
+  std::vector<uint8_t> out(nodes_.size());  // parts come before what is made of them
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& n = nodes_[i];
+    uint8_t hard = n.hard;
+    if (n.kind == Kind::kConcat) hard |= out[n.a] | out[n.b];
+    if (n.kind == Kind::kRepeat || n.kind == Kind::kJsonString) hard |= out[n.a];
+    if (n.kind == Kind::kAlternate)
+      for (const RegexId kid : kids(n)) hard |= out[index_of(kid)];
+    out[i] = hard;
+  }
+  return out;
 }
 
 size_t RegexSet::weight(RegexId a, size_t limit) const {

@@ -97,6 +97,11 @@ class RegexSet {
   RegexId decimal_multiple(uint32_t step, uint32_t places);
   RegexId host_name();  // of the internet, valid xn-- labels included (host_nodes.cc)
 
+  // Whether `a` is what is left of a JSON string between two characters of it, its closing quote
+  // included, so that no plain text completes it; kOpen: and every plain text stays inside.
+  enum class InString : uint8_t { kNo, kInside, kOpen };
+  InString in_string(RegexId a) const;
+
   bool nullable(RegexId a) const { return node(a).nullable; }  // holds the empty string
   RegexId derivative(RegexId a, uint8_t byte);                 // { w : byte w is in a }
   bool matches(RegexId a, std::string_view text);              // whole text
@@ -112,6 +117,10 @@ class RegexSet {
   // Bytes that no expression reachable from `roots` tells apart share a class. Returns the number
   // of classes; derivatives never split one.
   int byte_classes(std::span<const RegexId> roots, std::array<uint8_t, 256>& class_of) const;
+
+  // Of every expression, by its id: whether an intersection or complement is inside, inside the
+  // content of JSON strings too.
+  std::vector<uint8_t> hard_inside() const;
 
   bool exhausted() const { return exhausted_; }
   size_t size() const { return nodes_.size(); }
@@ -183,7 +192,12 @@ class RegexSet {
   Extent extent(RegexId a);
   uint8_t utf8_ends(RegexId a, uint32_t partial);
   FlatMap<Extent> extents_;
-  FlatMap<uint8_t> utf8_ends_;      // id << 3 | partial
+  FlatMap<uint8_t> utf8_ends_;  // id << 3 | partial
+  RegexId any_text_{0};         // all UTF-8
+  // Whether every text of `a` is UTF-8; false where intersections or complements leave it open.
+  bool is_text(RegexId a) { return utf8_ends(a, 0) == 1; }
+  bool endless(RegexId a) const;
+  bool takes_all_text(RegexId a) const;
   std::array<RegexId, 8> partial_;  // what is left of a code point; none() until asked for
   // Emptiness (hard expressions only).
   enum class Emptiness : uint8_t { kNo, kYes, kTooLong };

@@ -322,6 +322,36 @@ TEST(RegexSet, ALengthFarAwayMeansNothingToShortTexts) {
   EXPECT_EQ(set.within(near, 128), near);
 }
 
+// The union and the intersection of something with all UTF-8 text, which swallow and drop parts.
+TEST(RegexSet, AllTextTakesInWhatIsText) {
+  std::mt19937_64 rng(6);
+  RegexSet set;
+  const RegexId text = set.star(set.any_code_point());
+  const RegexId word = set.concat(std::array{text, set.literal("ab"), text});
+  EXPECT_EQ(set.alternate(text, word), text);
+  EXPECT_EQ(set.intersect(text, word), word);
+  RegexId rest = word;  // once found, whatever follows is found
+  for (const char c : std::string_view("b\xc3\xa9"
+                                       "ab"))
+    rest = set.derivative(rest, static_cast<uint8_t>(c));
+  EXPECT_EQ(rest, text);
+  const std::string_view pieces[] = {"a", "b", "\xc3\xa9", "\xc3", "\xa9", "\xff", "\xed\xa0\x80"};
+  for (int round = 0; round < 300; ++round) {
+    const RegexId tree = testing::build(set, testing::random_tree(rng, 3, round % 2 == 0));
+    const RegexId tail =
+        round % 3 == 0 ? set.literal(pieces[rng() % std::size(pieces)]) : set.epsilon();
+    const RegexId one = set.concat(tree, tail);
+    const RegexId either = set.alternate(one, text), both = set.intersect(one, text);
+    for (int i = 0; i < 30; ++i) {
+      std::string sample = testing::random_text(rng, 3);
+      for (uint64_t n = rng() % 3; n > 0; --n) sample += pieces[rng() % std::size(pieces)];
+      const bool is_text = utf8::is_valid(sample), is_one = set.matches(one, sample);
+      ASSERT_EQ(set.matches(either, sample), is_text || is_one) << round;
+      ASSERT_EQ(set.matches(both, sample), is_text && is_one) << round;
+    }
+  }
+}
+
 TEST(RegexSet, WhatIsKeptStaysWhatItIs) {
   std::mt19937_64 rng(4);
   for (int round = 0; round < 200; ++round) {

@@ -1,3 +1,5 @@
+// What can be said of long expressions from their parts.
+//
 // RegexSet::within() where a pattern meets a length: `(\S+\s+){0,99}\S+` of at most 300 characters.
 // Far from the length's end it says nothing: whatever has begun as the pattern demands can be
 // brought to its end in a few more bytes, and there is room for them.
@@ -159,6 +161,47 @@ RegexId RegexSet::within_length(RegexId a, uint32_t limit) {
     return within(other, limit);
   }
   return a;
+}
+
+// Whether behind whatever some text of `a` begins with, a text may be as long as one likes.
+bool RegexSet::endless(RegexId a) const {
+  while (kind(a) == Kind::kConcat) a = RegexId{node(a).b};
+  const Node& n = node(a);
+  if (n.hard) return false;
+  if (n.kind == Kind::kRepeat) return n.max == kUnbounded;
+  if (n.kind != Kind::kAlternate) return false;
+  const auto list = kids(n);
+  return std::ranges::all_of(list, [&](RegexId kid) { return endless(kid); });
+}
+
+// Whether every UTF-8 text begins some text of `a`; false where that is not plain to see.
+bool RegexSet::takes_all_text(RegexId a) const {
+  const Node& n = node(a);
+  if (a == any_text_) return true;
+  if (n.kind == Kind::kConcat) return RegexId{n.a} == any_text_ && !n.hard;
+  const auto at_least = [&](RegexId id) {  // .{m,}
+    const Node& r = node(id);
+    return r.kind == Kind::kRepeat && r.a == node(any_text_).a && r.max == kUnbounded;
+  };
+  if (at_least(a)) return true;
+  if (n.kind == Kind::kAlternate) {
+    const auto list = kids(n);
+    return std::ranges::any_of(list, [&](RegexId kid) { return takes_all_text(kid); });
+  }
+  if (n.kind != Kind::kIntersect || n.b != 2) return false;
+  const auto list = kids(n);
+  for (const size_t i : {size_t{0}, size_t{1}})
+    if (at_least(list[i]) && endless(list[1 - i]) && takes_all_text(list[1 - i])) return true;
+  return false;
+}
+
+RegexSet::InString RegexSet::in_string(RegexId a) const {
+  const Node& n = node(a);
+  if (n.kind != Kind::kConcat || nodes_[n.a].kind != Kind::kJsonString || nodes_[n.a].min != 0)
+    return InString::kNo;
+  const ByteSet first = nullable(RegexId{n.b}) ? ByteSet::all() : first_bytes(RegexId{n.b}, 4);
+  if (first.count() != 1 || !first.has('"')) return InString::kNo;
+  return takes_all_text(RegexId{nodes_[n.a].a}) ? InString::kOpen : InString::kInside;
 }
 
 }  // namespace deepmint::grammar

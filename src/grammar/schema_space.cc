@@ -612,9 +612,9 @@ Result<Shape> SchemaSpace::of_one(const std::vector<ExprId>& parts) {
   out.null = nulls == 1;
   out.booleans = once;
 
-  // Numbers and strings: those met once so far, and those met at all.
+  // Numbers: those met once so far, and those met at all. Strings: those met, and met again.
   NumberSet number_ever = numbers_.none();
-  RegexId string_ever = regexes_.none();
+  RegexId string_ever = regexes_.none(), string_again = regexes_.none();
   for (const Shape* s : shapes) {
     DEEPMINT_CHECK_OK(spend(1));
     if (s->numbers.touched != 0 || s->numbers.plain != regexes_.none()) {
@@ -629,17 +629,15 @@ Result<Shape> SchemaSpace::of_one(const std::vector<ExprId>& parts) {
       number_ever = numbers_.unite(number_ever, s->numbers);
     }
     if (s->strings != regexes_.none()) {
-      if (string_ever == regexes_.none() || empty(regexes_.intersect(string_ever, s->strings))) {
-        out.strings = regexes_.alternate(out.strings, s->strings);
-      } else {
-        out.strings =
-            regexes_.alternate(regexes_.intersect(out.strings, regexes_.complement(s->strings)),
-                               regexes_.intersect(s->strings, regexes_.complement(string_ever)));
-      }
+      const RegexId again = regexes_.intersect(string_ever, s->strings);
+      if (!empty(again)) string_again = regexes_.alternate(string_again, again);
       string_ever = regexes_.alternate(string_ever, s->strings);
     }
   }
   if (numbers_.empty(out.numbers)) out.numbers.plain = regexes_.none();
+  out.strings = string_again == regexes_.none()
+                    ? string_ever
+                    : regexes_.intersect(string_ever, regexes_.complement(string_again));
   if (empty(out.strings)) out.strings = regexes_.none();
 
   for (size_t i = 0; i < shapes.size(); ++i) {

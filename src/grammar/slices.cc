@@ -18,6 +18,7 @@ constexpr uint8_t plain_next(uint8_t partial, unsigned b) {
   return plain ? utf8_next(partial, b) : kNotPlain;
 }
 
+constexpr uint32_t kMostChars = 254;  // that Known::holds tells apart
 }  // namespace
 
 size_t Slice::memory_bytes() const {
@@ -187,13 +188,17 @@ bool Slices::holds_plain(Lexer::State state, uint8_t partial, uint32_t chars) {
   if (lexer_.exhausted()) return false;
   const auto& steps_of = plain_steps(partial);
   bool holds = true;
-  for (uint32_t byte_class = 0; holds && byte_class < lexer_.classes(); ++byte_class) {
-    const uint8_t steps = steps_of[byte_class];
-    if (steps == 0) continue;
-    const Lexer::State to = lexer_.next(state, lexer_.byte_of(byte_class));
-    holds = to != Lexer::kDead && lexer_.accepts(to) == Lexer::kNoAccept;
-    for (uint8_t next = 0; holds && next < 8; ++next)
-      if ((steps >> next) & 1) holds = holds_plain(to, next, next == 0 ? chars - 1 : chars);
+  if (partial == 0 && lexer_.takes_plain(state)) {
+    chars = kMostChars;
+  } else {
+    for (uint32_t byte_class = 0; holds && byte_class < lexer_.classes(); ++byte_class) {
+      const uint8_t steps = steps_of[byte_class];
+      if (steps == 0) continue;
+      const Lexer::State to = lexer_.next(state, lexer_.byte_of(byte_class));
+      holds = to != Lexer::kDead && lexer_.accepts(to) == Lexer::kNoAccept;
+      for (uint8_t next = 0; holds && next < 8; ++next)
+        if ((steps >> next) & 1) holds = holds_plain(to, next, next == 0 ? chars - 1 : chars);
+    }
   }
   Known* out = plain_.find(key);
   if (out == nullptr) {
