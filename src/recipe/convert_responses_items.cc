@@ -22,6 +22,7 @@ Status ResponsesConverter::add_instructions(const std::optional<std::string_view
 
 Status ResponsesConverter::add_items() {
   std::vector<std::pair<const json::Value*, std::string>> all;  // item and its place
+  all.reserve(previous_.size() + (items_ != nullptr ? items_->size() : 0));
   for (const json::Value& item : previous_) all.emplace_back(&item, "input");
   if (items_ != nullptr)
     for (size_t i = 0; i < items_->size(); ++i)

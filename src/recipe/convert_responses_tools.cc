@@ -147,6 +147,7 @@ void ResponsesConverter::show_found_tools() {
     }
   }
   std::vector<size_t> places;
+  places.reserve(loads_.size());
   for (const Load& load : loads_) places.push_back(load.message);
   std::sort(places.begin(), places.end());
   std::vector<Message> kept;

@@ -122,10 +122,10 @@ Result<std::optional<uint64_t>> Fields::unsigned_integer(std::string_view key,
                        v->number_text().find_first_of(".eE") == std::string::npos &&
                        v->number_text() != "-0";
   if (!integer) return wrong_type(*v, type);
-  const auto n = v->to_uint64();
+  const std::optional<uint64_t> n = v->to_uint64();
   if (!n || *n > max)
     return body_error(fmt::format("invalid value: {}, expected {}", describe(*v), type));
-  return std::optional<uint64_t>(*n);
+  return n;
 }
 
 Result<std::optional<uint64_t>> Fields::opt_u64(std::string_view key) const {

@@ -518,10 +518,8 @@ LenientParser::Step LenientParser::object_mode() {
     end_call(true);
     drop(tag.length);
     mode_ = after_call();
-  } else if (tag.kind == Tag::Kind::kInvoke) {  // the close of the call before was forgotten
-    end_call(true);
-    mode_ = after_call();
-  } else if (tag.close) {
+  } else if (tag.kind == Tag::Kind::kInvoke || tag.close) {
+    // The close of the call before was forgotten.
     end_call(true);
     mode_ = after_call();
   } else {

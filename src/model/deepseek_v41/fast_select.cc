@@ -173,7 +173,8 @@ void FastOps::SelectScratch::scan_keys(const SelectRow& r, const SelectScratch& 
       for (int64_t i = from; i < to; i += 8) {
         const auto index = static_cast<int32_t>(r.blocks[block] * block_size + within);
         body(index, r.keys.row(index));
-        if ((within += 8) < block_size) continue;
+        within += 8;
+        if (within < block_size) continue;
         within = 0;
         ++block;
       }
@@ -367,7 +368,7 @@ Status FastOps::reserve(const Config& c, size_t max_rows) {
       select_.push_back(std::make_unique<SelectScratch>(c, pool_->size()));
     }
   }
-  const auto outputs = static_cast<size_t>(c.streams * (c.streams + 2) + 1);
+  const auto outputs = static_cast<size_t>(c.streams) * static_cast<size_t>(c.streams + 2) + 1;
   dots_ = AlignedBuffer<float>::uninitialized(max_rows * outputs);
   return {};
 }

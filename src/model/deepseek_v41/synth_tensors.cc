@@ -268,7 +268,7 @@ class Builder {
   }
   template <class Write>
   void add(std::string name, std::string dtype, std::vector<int64_t> shape, uint64_t element,
-           Write write) {
+           const Write& write) {
     uint64_t count = 1;
     for (const int64_t s : shape) count *= static_cast<uint64_t>(s);
     const bool hole = options_.sparse && !is_filled(name);

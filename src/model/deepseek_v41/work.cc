@@ -54,7 +54,7 @@ void V41Model::count_keys(const Step& s, int layer, StepWork& work) const {
   const bool restricted = c.candidate_layer >= 0 && layer > c.candidate_layer;
   for (size_t j = 0; j < s.m; ++j) {
     const AttentionRow& a = s.attention[j];
-    const auto window = static_cast<uint64_t>(a.position - a.floor + 1),
+    const auto window = static_cast<uint64_t>(a.position) + 1 - static_cast<uint64_t>(a.floor),
                selected = static_cast<uint64_t>(a.n_selected);
     const bool last = j + 1 == s.m || s.in(j + 1).sequence != s.in(j).sequence;
     work.macs += 2 * heads * (window + selected);

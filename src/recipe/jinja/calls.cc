@@ -116,6 +116,7 @@ Result<Value> Interpreter::call_macro(const Callable& c, Arguments arguments) {
     scope.set("caller", take_keyword("caller").value_or(Value::undefined("No caller defined")));
   if (macro.uses_kwargs) {
     std::vector<std::pair<Value, Value>> rest;
+    rest.reserve(arguments.keywords.size());
     for (auto& [key, value] : arguments.keywords)
       rest.emplace_back(Value::text(key, Origin::kTemplate), std::move(value));
     DEEPMINT_TRY(kwargs, make_dict(std::move(rest), budget_));

@@ -44,8 +44,8 @@ Result<Items> attribute_path(Interpreter& run, const Value& attribute) {
 Result<Value> reach(Interpreter& run, Value item, const Items& path, const Value* fallback) {
   for (const Value& part : path) {
     DEEPMINT_TRY(next, run.get_item(item, part));
-    item = next.is_undefined() && fallback != nullptr && !fallback->is_none() ? *fallback
-                                                                              : std::move(next);
+    const bool falls_back = next.is_undefined() && fallback != nullptr && !fallback->is_none();
+    item = falls_back ? *fallback : std::move(next);
   }
   return item;
 }
@@ -89,15 +89,16 @@ Result<std::vector<Items>> sort_paths(Interpreter& run, const Value* attribute, 
 Result<std::vector<size_t>> sorted_order(Interpreter& run, const Items& keys, bool reversed) {
   std::vector<size_t> order(keys.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::optional<Error> error;
+  std::optional<Error> error;  // the first
   // A merge sort only ever asks "is b before a", whose answer is false once something went wrong,
   // so the order stays a valid one.
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     if (error) return false;
-    auto c = reversed ? compare(keys[b], keys[a], run.budget())
-                      : compare(keys[a], keys[b], run.budget());
-    if (!c) error = std::move(c).error();
-    return !error && *c == -1;
+    const auto c = reversed ? compare(keys[b], keys[a], run.budget())
+                            : compare(keys[a], keys[b], run.budget());
+    if (c) return *c == -1;
+    error = c.error();
+    return false;
   });
   if (error) return tl::unexpected(*std::move(error));
   return order;

@@ -140,7 +140,7 @@ Result<Value> truncate_float(double d) {
 
 Result<Value> filter_int(Interpreter&, const Value& in, Arguments a) {
   DEEPMINT_TRY(b, Bound::bind("int", {"default", "base"}, 0, std::move(a)));
-  const Value fallback = b[0] ? *b[0] : Value(int64_t{0});
+  Value fallback = b[0] ? *b[0] : Value(int64_t{0});
   if (in.is_undefined()) return undefined_error(in);
   if (in.is_integral()) return Value(in.as_int());
   if (in.is_big()) return in;
@@ -386,6 +386,7 @@ Result<Value> format(Interpreter& run, const Value& in, Arguments a) {
   Value with;
   if (!a.keywords.empty()) {
     std::vector<std::pair<Value, Value>> members;
+    members.reserve(a.keywords.size());
     for (auto& [key, value] : a.keywords)
       members.emplace_back(Value::text(key, Origin::kTemplate), std::move(value));
     DEEPMINT_TRY(dict, make_dict(std::move(members), run.budget()));

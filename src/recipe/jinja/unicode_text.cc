@@ -168,11 +168,9 @@ Text change_case(const Text& t, Case to) {
     const bool starts = to == Case::kCapitalize ? i == 0 : !in_word;
     if (to == Case::kUpper || (to == Case::kSwap && is_lower(c.value)))
       append_upper(spelled, c.value);
-    else if (to == Case::kLower || (to == Case::kSwap && is_upper(c.value)))
-      append_lower(spelled, s, i, c.value);
-    else if (to == Case::kSwap)
+    else if (to == Case::kSwap && !is_upper(c.value))
       spelled = s.substr(i, c.length);
-    else if (starts)
+    else if (to != Case::kLower && to != Case::kSwap && starts)
       append_title(spelled, c.value);
     else
       append_lower(spelled, s, i, c.value);

@@ -240,11 +240,12 @@ std::string float_repr(double d) {
     return out + fmt::format("e{}{:02}", exponent < 0 ? '-' : '+', std::abs(exponent));
   }
   if (exponent < 0)
-    return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + mantissa;
+    return out + "0." + std::string(static_cast<size_t>(-exponent) - 1, '0') + mantissa;
   if (n <= exponent + 1)
-    return out + mantissa + std::string(static_cast<size_t>(exponent + 1 - n), '0') + ".0";
-  return out + mantissa.substr(0, static_cast<size_t>(exponent + 1)) + "." +
-         mantissa.substr(static_cast<size_t>(exponent + 1));
+    return out + mantissa +
+           std::string(static_cast<size_t>(exponent) + 1 - static_cast<size_t>(n), '0') + ".0";
+  return out + mantissa.substr(0, static_cast<size_t>(exponent) + 1) + "." +
+         mantissa.substr(static_cast<size_t>(exponent) + 1);
 }
 
 namespace {
@@ -420,14 +421,16 @@ class JsonWriter {
   Status dict(const Dict& d, int depth) {
     if (d.items.empty()) return plain("{}");
     std::vector<const std::pair<Value, Value>*> order;
+    order.reserve(d.items.size());
     for (const auto& item : d.items) order.push_back(&item);
     if (format_.sort_keys) {
       budget_.step(order.size() * 8);
       std::optional<Error> error;
       std::stable_sort(order.begin(), order.end(), [&](const auto* a, const auto* b) {
-        auto c = compare(a->first, b->first, budget_);
-        if (!c && !error) error = std::move(c).error();
-        return c && *c == -1;
+        const auto c = compare(a->first, b->first, budget_);
+        if (c) return *c == -1;
+        if (!error) error = c.error();
+        return false;
       });
       if (error) return tl::unexpected(*std::move(error));
     }

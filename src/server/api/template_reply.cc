@@ -96,6 +96,7 @@ class TemplateReply final : public ChatReply {
 
   std::string whole() override {
     std::vector<FinishedChoice> finished;
+    finished.reserve(choices_.size());
     for (const Choice& choice : choices_)
       finished.push_back(
           {.content = choice.content,
