@@ -179,12 +179,18 @@ struct Fp4 {
     const uint16_t* table;  // the 16 weights that this scale allows
   };
   DM_INLINE Scale scale(const V41Args& a, uint8_t b) { return {a.tables->fp4_bf16[b]}; }
-  DM_INLINE Operand load_weights(const V41Args&, const uint8_t* p, Scale s) {
+  struct Halves {
+    __m256i even, odd;
+  };
+  DM_INLINE Halves load_halves(const uint8_t* p, Scale s) {
     const __m256i c = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    const __m256i table = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(s.table));
-    const __m256i even = _mm256_permutexvar_epi16(c, table),
-                  odd = _mm256_permutexvar_epi16(_mm256_srli_epi16(c, 4), table);
-    return {_mm512_inserti64x4(_mm512_castsi256_si512(even), odd, 1)};
+    const __m256i table = _mm256_load_si256(reinterpret_cast<const __m256i*>(s.table));
+    return {_mm256_permutexvar_epi16(c, table),
+            _mm256_permutexvar_epi16(_mm256_srli_epi16(c, 4), table)};
+  }
+  DM_INLINE Operand load_weights(const V41Args&, const uint8_t* p, Scale s) {
+    const Halves w = load_halves(p, s);
+    return {_mm512_inserti64x4(_mm512_castsi256_si512(w.even), w.odd, 1)};
   }
 #else
   struct Scale {
@@ -496,8 +502,9 @@ void expand_pairs(const V41Args& a, uint8_t* panel, size_t panel_stride) {
 #endif
 
 #if DEEPMINT_ISA_LEVEL >= 4
-// FP4 for one or two rows: the same products in two 256-bit halves, which saves putting them
+// FP4 for up to three rows: the same products in two 256-bit halves, which saves putting them
 // together. The halves are the lanes 0-7 and 8-15 of the wide form, so the bits are the same.
+constexpr int kNarrowRows = 3;
 template <int kRows, int kOutputs>
 void narrow_tile(const V41Args& a, int64_t output) {
   __m256 even_sum[kRows][kOutputs], odd_sum[kRows][kOutputs];
@@ -528,16 +535,12 @@ void narrow_tile(const V41Args& a, int64_t output) {
       const uint8_t* p = codes + static_cast<size_t>(o) * a.code_stride + at;
       const uint8_t scale =
           scales[static_cast<size_t>(o) * a.scale_stride + static_cast<size_t>(step)];
-      const __m256i table =
-          _mm256_load_si256(reinterpret_cast<const __m256i*>(a.tables->fp4_bf16[scale]));
-      const __m256i c = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-      const __m256i even = _mm256_permutexvar_epi16(c, table),
-                    odd = _mm256_permutexvar_epi16(_mm256_srli_epi16(c, 4), table);
+      const Fp4::Halves w = Fp4::load_halves(p, Fp4::scale(a, scale));
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        even_sum[r][o] = _mm256_dpbf16_ps(even_sum[r][o], reinterpret_cast<__m256bh>(even),
+        even_sum[r][o] = _mm256_dpbf16_ps(even_sum[r][o], reinterpret_cast<__m256bh>(w.even),
                                           reinterpret_cast<__m256bh>(even_x[r]));
-        odd_sum[r][o] = _mm256_dpbf16_ps(odd_sum[r][o], reinterpret_cast<__m256bh>(odd),
+        odd_sum[r][o] = _mm256_dpbf16_ps(odd_sum[r][o], reinterpret_cast<__m256bh>(w.odd),
                                          reinterpret_cast<__m256bh>(odd_x[r]));
       }
     }
@@ -555,7 +558,7 @@ void narrow_tile(const V41Args& a, int64_t output) {
 template <class Format, int kRows, int kOutputs>
 DM_INLINE void tile(const V41Args& a, int64_t output) {
 #if DEEPMINT_ISA_LEVEL >= 4
-  if constexpr (Format::kStepBytes == 16 && kRows <= 2)
+  if constexpr (Format::kStepBytes == 16 && kRows <= kNarrowRows)
     narrow_tile<kRows, kOutputs>(a, output);
   else
 #endif
