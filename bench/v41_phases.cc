@@ -1,13 +1,16 @@
 // Where a step of a V4.1 model spends its time, per operator.
 //
 //   v41_phases FOLDER [--threads N] [--prefill ROWS] [--steps N] [--decode POSITION] [--rows N]
-//              [--cold]
+//              [--cold] [--make-official-layers]
 //
 // FOLDER is a checkpoint (`deepmint synth --preset bench FOLDER` makes one). --prefill runs that
 // many rows as one step; --decode runs steps of --rows sequences at that position, in caches
 // filled with ordinary numbers. The page cache is warm: a first step is not counted. --cold
 // throws the Engram tables out of it before every step, so that their rows come from the disk. The
 // share of the memory bandwidth is that measured right before and after.
+// --make-official-layers writes FOLDER first, 3.1 GB: three layers of every official width (a
+// ratio-2 source, a ratio-1 source, a layer that chooses among candidates) with 48 experts, so that
+// 512 rows give each expert the 64 rows that a chunk of 4,096 gives each of the official 384.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -29,6 +32,7 @@
 #include "kernels/roofs.h"
 #include "model/deepseek_v41/arithmetic.h"
 #include "model/deepseek_v41/model.h"
+#include "model/deepseek_v41/synth.h"
 
 namespace deepmint::v41 {
 namespace {
@@ -189,6 +193,21 @@ double throw_out(std::span<const std::byte> bytes) {
   return static_cast<double>(left) / static_cast<double>(resident.size());
 }
 
+Config official_layers() {
+  Config c = synth_config(SynthPreset::kOfficial);
+  set_vocab(c, 16384);
+  c.layers = 3;
+  c.ratios = {2, 1, 1};
+  c.kv_sources = {0, 1};
+  c.index_sources = {0, 1, 2};
+  c.candidate_layer = 1;
+  c.experts = 48;
+  c.draft_layers = 0;
+  c.engram_layers.clear();
+  c.engram_rows.clear();
+  return c;
+}
+
 int measure(const std::string& folder, int threads, int prefill, int steps, int position,
             int sequences, bool cold) {
   ThreadPool pool(threads);
@@ -287,7 +306,7 @@ int measure(const std::string& folder, int threads, int prefill, int steps, int 
 
 int main(int argc, char** argv) {
   std::string folder;
-  bool cold = false;
+  bool cold = false, make = false;
   int threads = deepmint::physical_cores(), prefill = 0, steps = 3, position = 0, rows = 1;
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
@@ -304,14 +323,20 @@ int main(int argc, char** argv) {
       rows = std::max(1, number());
     else if (arg == "--cold")
       cold = true;
+    else if (arg == "--make-official-layers")
+      make = true;
     else
       folder = arg;
   }
   if (folder.empty()) {
     fmt::print(stderr,
                "usage: v41_phases FOLDER [--threads N] [--prefill ROWS] [--steps N] [--decode "
-               "POSITION] [--rows N] [--cold]\n");
+               "POSITION] [--rows N] [--cold] [--make-official-layers]\n");
     return 2;
+  }
+  if (make) {
+    const auto ok = deepmint::v41::synthesize(deepmint::v41::official_layers(), folder);
+    if (!ok) deepmint::v41::die(ok.error());
   }
   return deepmint::v41::measure(folder, threads, prefill, steps, position, rows, cold);
 }
