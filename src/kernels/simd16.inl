@@ -16,6 +16,14 @@ namespace deepmint::kernels::DEEPMINT_ISA_NS {
 
 constexpr int kLanes = 16;
 
+DM_INLINE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+DM_INLINE float float_of(uint32_t x) { return __builtin_bit_cast(float, x); }
+// The bits of x rounded to BF16, to nearest even.
+DM_INLINE uint32_t rounded_bits(float x) {
+  const uint32_t u = bits_of(x);
+  return (u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u;
+}
+
 #if DEEPMINT_ISA_LEVEL >= 2
 
 struct F16 {

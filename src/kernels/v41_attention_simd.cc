@@ -10,13 +10,7 @@
 namespace deepmint::kernels::DEEPMINT_ISA_NS {
 namespace {
 
-DM_INLINE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
-DM_INLINE float float_of(uint32_t x) { return __builtin_bit_cast(float, x); }
-
-DM_INLINE uint32_t bf16_bits(float x) {
-  const uint32_t u = bits_of(x);
-  return (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
-}
+DM_INLINE uint32_t bf16_bits(float x) { return rounded_bits(x) >> 16; }
 
 DM_INLINE uint32_t e4m3_bits(uint32_t code) {  // of the float value; masks instead of branches
   const uint32_t u = code & 127u, is_small = 0u - static_cast<uint32_t>(u < 8),

@@ -54,6 +54,13 @@ const V41Kernels& kernels() {
   return *kAll[static_cast<size_t>(active_isa())];
 }
 
+const V41ActivationKernels& activation_kernels() {
+  static constexpr std::array<const V41ActivationKernels*, 5> kAll = {
+      &isa_x86_64::kV41Activations, &isa_avx2::kV41Activations, &isa_avx512::kV41Activations,
+      &isa_avx512::kV41Activations, &isa_avx512bf16::kV41Activations};
+  return *kAll[static_cast<size_t>(active_isa())];
+}
+
 size_t code_stride(const V41Weights& w) {
   const auto k = static_cast<size_t>(w.k);
   return w.format == V41Format::kBf16 ? 2 * k : w.format == V41Format::kFp8 ? k : k / 2;
@@ -264,7 +271,7 @@ void V41Rows::prepare(V41Format format, V41Round round, int64_t m, int64_t k) {
 }
 
 void V41Rows::convert_row(int64_t row, const float* x) {
-  kernels().prepare(
+  activation_kernels().prepare(
       x, k_, quantise_, order_,
       reinterpret_cast<uint8_t*>(values_.data()) + static_cast<size_t>(row) * row_bytes_);
 }
@@ -374,7 +381,7 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
 void v41_swiglu(const float* gate, const float* up, int64_t n, float limit, float weight,
                 float* t) {
   DEEPMINT_DCHECK(n % 16 == 0);
-  kernels().swiglu(gate, up, n, limit, weight, t);
+  activation_kernels().swiglu(gate, up, n, limit, weight, t);
 }
 
 void v41_dequantize(const V41Weights& w, int64_t output, float* out) {

@@ -71,6 +71,9 @@ struct V41Kernels {
   void (*direct[3])(const V41Args&);
   void (*expand[3])(const V41Args&, uint8_t* panel, size_t panel_stride);
   void (*panel)(const V41PanelArgs&);
+};
+
+struct V41ActivationKernels {
   // One row of k floats to operand form, padded with zeros to whole steps (kInterleaved: to 64).
   // quantise: each block of 32 through the FP8 activation quantiser.
   void (*prepare)(const float* x, int64_t k, bool quantise, V41Order order, uint8_t* out);
@@ -82,15 +85,19 @@ struct V41Kernels {
 
 namespace isa_x86_64 {
 extern const V41Kernels kV41Linear;
-}
+extern const V41ActivationKernels kV41Activations;
+}  // namespace isa_x86_64
 namespace isa_avx2 {
 extern const V41Kernels kV41Linear;
-}
+extern const V41ActivationKernels kV41Activations;
+}  // namespace isa_avx2
 namespace isa_avx512 {
 extern const V41Kernels kV41Linear;
-}
+extern const V41ActivationKernels kV41Activations;
+}  // namespace isa_avx512
 namespace isa_avx512bf16 {
 extern const V41Kernels kV41Linear;
-}
+extern const V41ActivationKernels kV41Activations;
+}  // namespace isa_avx512bf16
 
 }  // namespace deepmint::kernels

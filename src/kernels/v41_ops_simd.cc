@@ -9,12 +9,7 @@
 namespace deepmint::kernels::DEEPMINT_ISA_NS {
 namespace {
 
-DM_INLINE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
-DM_INLINE float float_of(uint32_t x) { return __builtin_bit_cast(float, x); }
-DM_INLINE float round_bf16(float x) {
-  const uint32_t u = bits_of(x);
-  return float_of((u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u);
-}
+DM_INLINE float round_bf16(float x) { return float_of(rounded_bits(x)); }
 
 DM_INLINE double sqrt_double(double x) {
   return _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(x)));
