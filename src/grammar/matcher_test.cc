@@ -512,5 +512,22 @@ TEST(Matcher, MasksOfSearchesAgreeWithAccept) {
   }
 }
 
+// The states behind one mask are those of the tokens, not of all texts that a search lets through
+// or of every count beside every length.
+TEST(Matcher, MasksOfSearchesAndCountsNeedFewStates) {
+  std::mt19937_64 rng(10);
+  const auto vocabulary = vocabulary_of_strings(rng);
+  for (const std::string_view schema :
+       {R"({"type": "string", "pattern": "[0-9]+-[0-9a-f]*-[0-9a-f]{24}", "minLength": 35})",
+        R"({"type": "string", "pattern": "^(?:\\S+\\s+){0,49}\\S+$", "maxLength": 500})"}) {
+    const auto compiled = compile(Spec{.text = std::string(schema)}, vocabulary).value();
+    const size_t before = compiled->memory_bytes();
+    Matcher m(compiled);
+    ASSERT_TRUE(m.accept(2 + '"'));
+    mask_of(m, *vocabulary);
+    EXPECT_LT(compiled->memory_bytes() - before, 150'000u) << schema;
+  }
+}
+
 }  // namespace
 }  // namespace deepmint::grammar
