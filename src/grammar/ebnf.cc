@@ -160,7 +160,7 @@ class Reader {
     skip(true);
     const auto body = choice(0);
     if (!body) return;
-    rules_[index].body = *body;
+    rules_[index].body = body;
     if (pos_ < text_.size() && peek() == ')') stop("unexpected )", pos_);
   }
 
@@ -521,6 +521,7 @@ class Lowering {
         return g_.repeat(lower(node.index), node.min, node.max);
       case Node::kChoice: {
         std::vector<Symbol> parts;
+        parts.reserve(node.kids.size());
         for (const uint32_t kid : node.kids) parts.push_back(lower(kid));
         return g_.choice(parts);
       }

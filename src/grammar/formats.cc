@@ -109,7 +109,7 @@ std::string uri_pattern(bool reference, bool wide) {
       fmt::format("(//{}{}|{}|{}+{}|)", authority, segments, absolute, pchar, segments);
   const std::string query = fmt::format("(\\?([{}:@/?{}-]|{})*)?", plain, priv, percent);
   const std::string fragment = fmt::format("(#([{}:@/?-]|{})*)?", plain, percent);
-  const std::string whole = fmt::format("[A-Za-z][A-Za-z0-9+.-]*:{}{}{}", hier, query, fragment);
+  std::string whole = fmt::format("[A-Za-z][A-Za-z0-9+.-]*:{}{}{}", hier, query, fragment);
   if (!reference) return whole;
   const std::string relative =
       fmt::format("(//{}{}|{}|{}+{}|)", authority, segments, absolute, chars("@"), segments);

@@ -10,6 +10,7 @@ FreeText::FreeText(GrammarBuilder& builder, std::vector<std::string> marks)
   RegexSet& r = g_.regexes();
   text_ = r.star(r.any_code_point());
   std::vector<RegexId> all;
+  all.reserve(marks_.size());
   for (const std::string& mark : marks_) all.push_back(r.literal(mark));
   const RegexId inside = r.concat(r.any(), r.alternate(all));  // ends in a mark
   without_ = r.intersect(text_, r.complement(r.concat(inside, r.any())));

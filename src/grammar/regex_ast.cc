@@ -183,14 +183,12 @@ RegexId RegexSet::concat(std::span<const RegexId> parts) {
 RegexId RegexSet::alternate(RegexId a, RegexId b) {
   if (a == b || b == none()) return a;
   if (a == none()) return b;
-  return alternate_at({a, b}, 0);
+  return alternate_at(std::array{a, b}, 0);
 }
 
-RegexId RegexSet::alternate(std::span<const RegexId> parts) {
-  return alternate_at({parts.begin(), parts.end()}, 0);
-}
+RegexId RegexSet::alternate(std::span<const RegexId> parts) { return alternate_at(parts, 0); }
 
-RegexId RegexSet::alternate_at(std::vector<RegexId> parts, int depth) {
+RegexId RegexSet::alternate_at(std::span<const RegexId> parts, int depth) {
   work_ += parts.size();
   // Flatten; take single bytes, the empty string and the empty language apart.
   std::vector<RegexId> rest;
@@ -257,7 +255,7 @@ RegexId RegexSet::alternate_at(std::vector<RegexId> parts, int depth) {
         if (end - begin > 1) {
           std::vector<RegexId> tails;
           for (size_t i = begin; i < end; ++i) tails.push_back(headed[i].tail);
-          tail = alternate_at(std::move(tails), depth + 1);
+          tail = alternate_at(tails, depth + 1);
         }
         headed[kept++] = {headed[begin].set, tail};
         begin = end;

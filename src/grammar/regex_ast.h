@@ -157,7 +157,7 @@ class RegexSet {
   const Node& node(RegexId a) const { return nodes_[static_cast<uint32_t>(a)]; }
   std::span<const RegexId> kids(const Node& n) const { return {kids_.data() + n.a, n.b}; }
   RegexId add(Node n, std::span<const RegexId> list = {});
-  RegexId alternate_at(std::vector<RegexId> parts, int depth);
+  RegexId alternate_at(std::span<const RegexId> parts, int depth);
   RegexId derive(RegexId a, uint8_t byte);
   ByteSet first_bytes(RegexId a, int depth) const;  // no other byte begins a text of `a`
   RegexId json_string(RegexId content, uint32_t state, uint32_t value);

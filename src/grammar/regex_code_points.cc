@@ -61,6 +61,7 @@ RegexId continuation(RegexSet& set, std::span<const CodePointRange> ranges, int 
     it->second.add(0x80 + value);
   }
   std::vector<RegexId> parts;
+  parts.reserve(by_tail.size());
   for (const auto& [tail, bytes] : by_tail) parts.push_back(set.concat(set.bytes(bytes), tail));
   return set.alternate(parts);
 }
@@ -101,6 +102,7 @@ RegexId RegexSet::code_points_of(std::vector<CodePointRange> ranges) {
     }
   }
   std::vector<RegexId> parts;
+  parts.reserve(by_tail.size());
   for (const auto& [tail, set] : by_tail) parts.push_back(concat(bytes(set), tail));
   return alternate(parts);
 }

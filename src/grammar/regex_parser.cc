@@ -130,6 +130,7 @@ class Parser {
           continue;
         }
         std::vector<RegexId> parts;
+        parts.reserve(pieces.size());
         for (const Piece& p : pieces) parts.push_back(p.at[begin][end]);
         out.at[begin][end] = set_.alternate(parts);
       }
@@ -417,26 +418,29 @@ class Parser {
       name.erase(0, 1);
     }
     std::shared_ptr<const Ranges> ranges;
-    const auto value_of = [&](std::string_view key) -> std::optional<std::string> {
-      if (!name.starts_with(key)) return std::nullopt;
-      return name.substr(key.size());
+    const auto value_of = [&](std::string_view key,
+                              std::string_view short_key) -> std::optional<std::string> {
+      for (const std::string_view one : {key, short_key})
+        if (ecma() && name.starts_with(one)) return name.substr(one.size());
+      return std::nullopt;
     };
-    std::optional<std::string> value;
-    if (ecma() && ((value = value_of("General_Category=")) || (value = value_of("gc="))))
-      ranges = category(*value);
-    else if (ecma() && ((value = value_of("Script=")) || (value = value_of("sc="))))
-      ranges = unicode_property("sc:" + *value);
-    else if (ecma() && ((value = value_of("Script_Extensions=")) || (value = value_of("scx="))))
-      ranges = unicode_property("scx:" + *value);
+    if (const auto general = value_of("General_Category=", "gc="))
+      ranges = category(*general);
+    else if (const auto script = value_of("Script=", "sc="))
+      ranges = unicode_property("sc:" + *script);
+    else if (const auto extensions = value_of("Script_Extensions=", "scx="))
+      ranges = unicode_property("scx:" + *extensions);
     else if (name == "Any")
       ranges = std::make_shared<const Ranges>(Ranges{{0, 0x10ffff}});
     else if (ecma() && name == "Assigned")
       ranges = unicode_property("Cn")
                    ? std::make_shared<const Ranges>(invert(*unicode_property("Cn")))
                    : nullptr;
-    else if (name.find(':') == std::string::npos && (ranges = category(name)) == nullptr)
-      ranges = ecma() ? (is_script(name) ? nullptr : unicode_property(name))
-                      : unicode_property("sc:" + name);
+    else if (name.find(':') == std::string::npos) {
+      ranges = category(name);
+      if (ranges == nullptr && !(ecma() && is_script(name)))
+        ranges = unicode_property(ecma() ? name : "sc:" + name);
+    }
     if (ranges == nullptr)
       return stop(ErrorCode::kUnsupported, fmt::format("unknown property {}", quote_name(written)),
                   at);
@@ -564,7 +568,7 @@ class Parser {
         break;
       case 'x': {
         if (!ecma() && take('{')) return braced();
-        if (const auto value = hex(2)) return *value;
+        if (const auto value = hex(2)) return value;
         return stop(ErrorCode::kInvalidArgument, "expected two hexadecimal digits after \\x", at);
       }
       case 'u': {
@@ -581,7 +585,7 @@ class Parser {
             return 0x10000 + ((*value - 0xd800) << 10) + (*low - 0xdc00);
           pos_ = back;
         }
-        return *value;  // a lone surrogate is in no text; code_points() leaves it out
+        return value;  // a lone surrogate is in no text; code_points() leaves it out
       }
       case 'k':
         return refuse("a back-reference", at);

@@ -41,7 +41,10 @@ ExprId SchemaSpace::intern(Expr e) {
     key.append(static_cast<const char*>(bytes), n);
   };
   if (e.kind == Kind::kNode) put(&e.node, sizeof e.node);
-  if (e.kind == Kind::kConstant) put(&e.value, sizeof e.value);
+  if (e.kind == Kind::kConstant) {  // told apart by where it stands
+    const auto place = reinterpret_cast<uintptr_t>(e.value);
+    put(&place, sizeof place);
+  }
   std::vector<ExprId> sorted = e.parts;
   // One entry for one set of parts; the first order met stays, which is the order of the text.
   if (e.kind != Kind::kOne) std::sort(sorted.begin(), sorted.end());
@@ -75,7 +78,7 @@ ExprId SchemaSpace::complement(ExprId e) {
   return intern({.kind = Kind::kNot, .parts = {e}});
 }
 
-ExprId SchemaSpace::all_of(std::vector<ExprId> parts) {
+ExprId SchemaSpace::all_of(const std::vector<ExprId>& parts) {
   std::vector<ExprId> flat;
   const auto take = [&](ExprId e) {
     if (e != kAnything && std::find(flat.begin(), flat.end(), e) == flat.end()) flat.push_back(e);
@@ -96,7 +99,7 @@ ExprId SchemaSpace::all_of(std::vector<ExprId> parts) {
   return intern({.kind = Kind::kAll, .parts = std::move(flat)});
 }
 
-ExprId SchemaSpace::any_of(std::vector<ExprId> parts) {
+ExprId SchemaSpace::any_of(const std::vector<ExprId>& parts) {
   std::vector<ExprId> flat;
   for (const ExprId e : parts) {
     // With unevaluated* every branch that holds counts, so that nothing may be merged.
@@ -439,7 +442,7 @@ Result<Shape> SchemaSpace::intersect(const Shape& a, const Shape& b) {
 
 // --- or ------------------------------------------------------------------------------------------
 
-Result<Shape> SchemaSpace::unite(std::vector<const Shape*> shapes) {
+Result<Shape> SchemaSpace::unite(const std::vector<const Shape*>& shapes) {
   Shape out = nothing();
   std::vector<RegexId> strings, plain;
   for (const Shape* s : shapes) {

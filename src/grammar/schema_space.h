@@ -29,9 +29,9 @@ class SchemaSpace {
   ExprId node(NodeId n);
   ExprId constant(const json::Value& value);
   ExprId complement(ExprId e);
-  ExprId all_of(std::vector<ExprId> parts);
+  ExprId all_of(const std::vector<ExprId>& parts);
   ExprId both(ExprId a, ExprId b) { return all_of({a, b}); }
-  ExprId any_of(std::vector<ExprId> parts);
+  ExprId any_of(const std::vector<ExprId>& parts);
   ExprId one_of(std::vector<ExprId> parts);
 
   Result<const Shape*> shape(ExprId e);
@@ -83,7 +83,7 @@ class SchemaSpace {
   bool is_any(const ObjectShape& o) const;
 
   Result<Shape> intersect(const Shape& a, const Shape& b);
-  Result<Shape> unite(std::vector<const Shape*> shapes);
+  Result<Shape> unite(const std::vector<const Shape*>& shapes);
   Result<Shape> complement(const Shape& a);
 
   template <class T, class Parts>  // of alternatives; parts(x): what one of them costs to meet

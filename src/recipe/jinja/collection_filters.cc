@@ -45,7 +45,10 @@ Result<Value> reach(Interpreter& run, Value item, const Items& path, const Value
   for (const Value& part : path) {
     DEEPMINT_TRY(next, run.get_item(item, part));
     const bool falls_back = next.is_undefined() && fallback != nullptr && !fallback->is_none();
-    item = falls_back ? *fallback : std::move(next);
+    if (falls_back)
+      item = *fallback;
+    else
+      item = std::move(next);
   }
   return item;
 }
