@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # --quick is for before each commit: equalities of whole models, which take two minutes of both cores, are for ./test.sh.
 QUICK_LEAVES_OUT = {"one_answer_test", "v41_invariance_test", "v41_load_test", "v41_replay_test", "v41_gate_test", "dense_invariance_test"}
 QUICK_ARGUMENTS = {"engine_model_test": ("--gtest_filter=-EngineV41.*",)}
+PARTS = ("tests", "asan", "tsan", "fuzz", "tidy")  # of --full, in the order in which they run
+LONGEST = {"one_answer_test", "v41_invariance_test", "v41_gate_test", "v41_replay_test"}  # under sanitizers: begun first
 OUT_OF_REACH = 3  # exit code of tools/*.sh when a registry cannot be reached
 
 
@@ -72,10 +73,11 @@ class Runner:
         start = time.monotonic()
         log = self.work / (re.sub(r"\W+", "_", name) + ".log")
         code = run(command, log, env, timeout)
-        if code == 0:
-            self.totals.passed += counts
-        else:
-            self.fail(name, tail(log))
+        with self.counting:
+            if code == 0:
+                self.totals.passed += counts
+            else:
+                self.fail(name, tail(log))
         self.say(name, "ok" if code == 0 else f"FAILED (exit {code})", time.monotonic() - start)
         return code == 0
 
@@ -180,71 +182,91 @@ def fetch(runner, name, command):
     return False
 
 
-def sanitizers(runner):
-    """Every unit test under address+undefined and under thread sanitizers; the fuzzers for a minute each; clang-tidy."""
-    options = {
-        "asan": {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1"},
-        "tsan": {"TSAN_OPTIONS": "halt_on_error=1"},
-    }
-    for preset, env in options.items():
-        if runner.build(preset):
-            for program in runner.programs(preset):
-                runner.gtest(program, label=f"{preset} ", env=env, timeout=3600)
+def side_by_side(work, items):
+    """Most programs use one core: as many at once as there are cores."""
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as several:
+        list(several.map(work, items))
+
+
+def sanitizer(runner, preset):
+    """Every unit test in a build that watches memory and undefined behaviour (asan) or threads (tsan)."""
+    env = {"asan": {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1"},
+           "tsan": {"TSAN_OPTIONS": "halt_on_error=1"}}[preset]
+    if runner.build(preset):
+        programs = sorted(runner.programs(preset), key=lambda p: (p.name not in LONGEST, p.name))
+        side_by_side(lambda program: runner.gtest(program, label=f"{preset} ", env=env, timeout=2 * 3600), programs)
+
+
+def fuzz(runner):
+    """Every fuzz target for FUZZ_SECONDS."""
+    def one(program):
+        corpus = ROOT / "tests/fuzz/corpus" / program.name.removesuffix("_fuzz")
+        with tempfile.TemporaryDirectory() as fresh:
+            seeds = [str(corpus)] if corpus.is_dir() else []
+            runner.stage(f"fuzz {program.name}", [str(program), fresh, *seeds, f"-max_total_time={seconds}", "-rss_limit_mb=4096",
+                                                  "-timeout=10", f"-artifact_prefix={runner.work}/"], timeout=int(seconds) + 600)
+    seconds = os.environ.get("FUZZ_SECONDS", "60")
     if runner.build("fuzz"):
-        seconds = os.environ.get("FUZZ_SECONDS", "60")
-        for program in sorted((ROOT / "build/fuzz/bin/fuzz").iterdir()):
-            if not program.is_file() or not os.access(program, os.X_OK):
-                continue
-            corpus = ROOT / "tests/fuzz/corpus" / program.name.removesuffix("_fuzz")
-            with tempfile.TemporaryDirectory() as fresh:
-                seeds = [str(corpus)] if corpus.is_dir() else []
-                runner.stage(f"fuzz {program.name}", [str(program), fresh, *seeds, f"-max_total_time={seconds}", "-rss_limit_mb=4096",
-                                                      "-timeout=10", f"-artifact_prefix={runner.work}/"])
+        side_by_side(one, (p for p in sorted((ROOT / "build/fuzz/bin/fuzz").iterdir()) if p.is_file() and os.access(p, os.X_OK)))
+
+
+def tidy(runner):
     sources = [str(p.relative_to(ROOT)) for p in sorted((ROOT / "src").rglob("*.cc")) if not p.name.endswith(("_test.cc", "_simd.cc"))]
-    runner.stage("clang-tidy", ["bash", "-c", "printf '%s\\n' \"$@\" | xargs -P 2 -n 4 clang-tidy-19 -p build/release --quiet", "tidy", *sources],
-                 timeout=7200)
+    runner.stage("clang-tidy", ["bash", "-c", "printf '%s\\n' \"$@\" | xargs -P \"$(nproc)\" -n 4 clang-tidy-19 -p build/release --quiet", "tidy", *sources],
+                 timeout=4 * 3600)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--mode", choices=["quick", "normal", "full"], default="normal")
-    mode = parser.parse_args().mode
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of --mode full: {', '.join(PARTS)}")
+    options = parser.parse_args()
+    mode = options.mode
+    for part in options.parts:
+        if mode != "full" or part not in PARTS:
+            parser.error(f"expected parts of --full, of {', '.join(PARTS)}, found {part}")
+    parts = options.parts or (PARTS if mode == "full" else ("tests",))
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="deepmint-tests-") as work:
         runner = Runner(work)
-        runner.stage("include direction", ["python3", "tools/check_layers.py"])
-        formatted = [str(p.relative_to(ROOT)) for d in ("include", "src", "tests", "bench", "examples") for p in sorted((ROOT / d).rglob("*"))
-                     if p.suffix in {".h", ".cc", ".inl"} and "build" not in p.parts]
-        runner.stage("clang-format", ["clang-format-19", "--dry-run", "-Werror", *formatted])
         if not runner.build("release"):
             return runner.finish(started)
         have_model = fetch(runner, "SmolLM2 model", ["tools/get_model.sh"]) if mode != "quick" else True
-        if mode == "quick":  # side by side: the time until an answer counts, not a test's own
-            def quick(program):
-                runner.gtest(program, env={"DEEPMINT_TEST_QUICK": "1"}, arguments=QUICK_ARGUMENTS.get(program.name, ()))
-            with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as several:
-                list(several.map(quick, (p for p in runner.programs("release") if p.name not in QUICK_LEAVES_OUT)))
-            return runner.finish(started)
-        for program in runner.programs("release"):
-            runner.gtest(program, env={"DEEPMINT_TEST_FULL": "1"} if mode == "full" else None)
-
-        runner.stage("every header compiles alone", ["ninja", "-C", "build/release", "check-headers"])
-        if (ROOT / "tools/check_isa.py").exists():
-            runner.stage("no wide registers in portable code", ["python3", "tools/check_isa.py", "build/release"])
-        if shutil.which("bash"):
-            runner.stage("shell scripts parse", ["bash", "-n", "test.sh", "quickstart.sh", *map(str, (ROOT / "tools").glob("*.sh"))])
-        packages = ["deps/requirements-test.txt"] + (["deps/requirements-peers.txt"] if mode == "full" else [])
-        if fetch(runner, "Python packages for end-to-end tests", ["tools/python_env.sh", *packages]):
-            if any((ROOT / "tests/e2e").glob("test_*.py")):
-                runner.pytest(["tests/e2e"], env={"DEEPMINT_BIN": str(ROOT / "build/release/bin/deepmint"),
-                                                  "DEEPMINT_TEST_FULL": "1" if mode == "full" else "0"},
-                              timeout=7200 if mode == "full" else 1500)
-        if mode == "full":
-            if have_model:
-                runner.stage("accuracy against float64", ["tools/check_accuracy.sh", "build/release/bin/deepmint",
-                                                          "models/SmolLM2-135M-Instruct.Q4_1.gguf"])
-            sanitizers(runner)
+        if "tests" in parts:
+            tests(runner, mode, have_model)
+        for preset in ("asan", "tsan"):
+            if preset in parts:
+                sanitizer(runner, preset)
+        if "fuzz" in parts:
+            fuzz(runner)
+        if "tidy" in parts:
+            tidy(runner)
         return runner.finish(started)
+
+
+def tests(runner, mode, have_model):
+    """Everything but sanitizers, fuzzing and clang-tidy; of --quick, the unit tests alone."""
+    runner.stage("include direction", ["python3", "tools/check_layers.py"])
+    formatted = [str(p.relative_to(ROOT)) for d in ("include", "src", "tests", "bench", "examples") for p in sorted((ROOT / d).rglob("*"))
+                 if p.suffix in {".h", ".cc", ".inl"} and "build" not in p.parts]
+    runner.stage("clang-format", ["clang-format-19", "--dry-run", "-Werror", *formatted])
+    if mode == "quick":  # side by side: the time until an answer counts, not a test's own
+        side_by_side(lambda program: runner.gtest(program, env={"DEEPMINT_TEST_QUICK": "1"}, arguments=QUICK_ARGUMENTS.get(program.name, ())),
+                     (p for p in runner.programs("release") if p.name not in QUICK_LEAVES_OUT))
+        return
+    full = mode == "full"
+    env = {"DEEPMINT_TEST_FULL": "1" if full else "0"}
+    for program in runner.programs("release"):
+        runner.gtest(program, env=env, timeout=4 * 3600 if full else 1200)
+    runner.stage("every header compiles alone", ["ninja", "-C", "build/release", "check-headers"])
+    runner.stage("no wide registers in portable code", ["python3", "tools/check_isa.py", "build/release"])
+    runner.stage("shell scripts parse", ["bash", "-n", "test.sh", "quickstart.sh", *map(str, (ROOT / "tools").glob("*.sh"))])
+    packages = ["deps/requirements-test.txt"] + (["deps/requirements-peers.txt"] if full else [])
+    if fetch(runner, "Python packages for end-to-end tests", ["tools/python_env.sh", *packages]):
+        runner.pytest(["tests/e2e"], env={"DEEPMINT_BIN": str(ROOT / "build/release/bin/deepmint"), **env}, timeout=4 * 3600 if full else 1500)
+    if full and have_model:
+        runner.stage("accuracy against float64", ["tools/check_accuracy.sh", "build/release/bin/deepmint",
+                                                  "models/SmolLM2-135M-Instruct.Q4_1.gguf"])
 
 
 if __name__ == "__main__":
