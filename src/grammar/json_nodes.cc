@@ -82,6 +82,13 @@ RegexId RegexSet::json_string(RegexId content, uint32_t state, uint32_t value) {
   return add(n);
 }
 
+bool RegexSet::leaves_json_string(const Node& n, uint8_t byte) const {
+  if (n.min != kPlain || byte == '\\') return false;
+  const Node* content = &nodes_[n.a];
+  if (content->kind == Kind::kConcat) content = &nodes_[content->a];
+  return content->kind == Kind::kBytes && !sets_[content->a].has(byte);
+}
+
 RegexId RegexSet::derive_json_string(const Node& n, uint8_t byte) {
   const RegexId content{n.a};
   const auto take = [&](uint32_t code_point) {

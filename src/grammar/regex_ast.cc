@@ -516,9 +516,15 @@ RegexId RegexSet::derive(RegexId a, uint8_t byte) {
       return none();
     case Kind::kBytes:
       return sets_[n.a].has(byte) ? epsilon() : none();
-    case Kind::kConcat:
-      if (nodes_[n.a].kind == Kind::kBytes)
-        return sets_[nodes_[n.a].a].has(byte) ? RegexId{n.b} : none();
+    case Kind::kConcat: {
+      const Node& head = nodes_[n.a];
+      if (head.kind == Kind::kBytes) return sets_[head.a].has(byte) ? RegexId{n.b} : none();
+      // Of many keys that may follow, most are told apart by one byte: nothing to remember.
+      if (head.kind == Kind::kJsonString && leaves_json_string(head, byte)) return none();
+      break;
+    }
+    case Kind::kJsonString:
+      if (leaves_json_string(n, byte)) return none();
       break;
     default:
       break;

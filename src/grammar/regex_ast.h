@@ -162,6 +162,8 @@ class RegexSet {
   ByteSet first_bytes(RegexId a, int depth) const;  // no other byte begins a text of `a`
   RegexId json_string(RegexId content, uint32_t state, uint32_t value);
   RegexId derive_json_string(const Node& n, uint8_t byte);
+  // That `byte` goes on with no text of a JSON string, where a look at its content shows it.
+  bool leaves_json_string(const Node& n, uint8_t byte) const;
   RegexId decimal_state(uint32_t step, uint32_t residue, uint32_t places, uint32_t place);
   RegexId derive_decimal(const Node& n, uint8_t byte);
   RegexId host_state(uint32_t used, uint32_t label, uint32_t flags, RegexId encoded);
