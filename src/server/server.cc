@@ -72,11 +72,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::bind(const ServerConfig& config)
 }
 
 Status HttpServer::serve(ServedModel model) {
-  if (model.engine == nullptr)
-    return fail(ErrorCode::kInvalidArgument, "expected an engine, found none", "server");
-  if (!model.tokenizer)
-    return fail(ErrorCode::kUnsupported, "the model has no tokenizer, and the API works on text",
-                model.id);
+  DEEPMINT_CHECK_OK(check_served(model));
   try {
     impl_->context =
         std::make_shared<ApiContext>(impl_->config, std::move(model), std::move(impl_->keys));

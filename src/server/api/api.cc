@@ -69,6 +69,13 @@ Response json_response(json::Writer& w) { return {.body = w.take()}; }
 
 }  // namespace
 
+std::vector<std::string_view> Api::post_paths() {
+  std::vector<std::string_view> paths;
+  for (const RouteInfo& info : kRoutes)
+    if (info.is_post) paths.push_back(info.path);
+  return paths;
+}
+
 void Api::attach(const http::TransportStats* stats, bool loopback) {
   stats_ = stats;
   loopback_ = loopback;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/api/context.h"
 #include "server/http/transport.h"
@@ -15,6 +16,8 @@ namespace deepmint {
 class Api final : public http::HttpHandler {
  public:
   explicit Api(std::shared_ptr<ApiContext> context) : context_(std::move(context)) {}
+
+  static std::vector<std::string_view> post_paths();  // that take a request, short forms included
 
   // Known once the transport has started, before which nothing is handled: the counters of
   // /metrics, and whether only this machine can reach the server, in which case foreign Host names

@@ -46,6 +46,15 @@ ServedModel with_grammars(ServedModel model) {
 
 }  // namespace
 
+Status check_served(const ServedModel& model) {
+  if (model.engine == nullptr)
+    return fail(ErrorCode::kInvalidArgument, "expected an engine, found none", "server");
+  if (!model.tokenizer)
+    return fail(ErrorCode::kUnsupported, "the model has no tokenizer, and the API works on text",
+                model.id);
+  return {};
+}
+
 ApiContext::ApiContext(const ServerConfig& c, ServedModel m, ApiKeys k)
     : config(c),
       model(with_grammars(std::move(m))),

@@ -16,6 +16,9 @@
 
 namespace deepmint {
 
+// Whether the API can stand on this model: kInvalidArgument, kUnsupported.
+Status check_served(const ServedModel& model);
+
 struct ApiContext {
   // `model.engine` and `model.tokenizer` are set.
   ApiContext(const ServerConfig& config, ServedModel model, ApiKeys keys);

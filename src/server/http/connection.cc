@@ -81,25 +81,31 @@ std::size_t RequestParser::on_chunk_body_impl(std::uint64_t, View bytes, Code& e
 
 // --- Exchange
 
-Exchange::Exchange(Connection* connection, std::shared_ptr<WakeQueue> queue)
-    : connection_(connection), queue_(std::move(queue)) {}
-Exchange::~Exchange() = default;
-
-void Exchange::wake() {
+void ConnectionExchange::wake() {
   if (closed() || wake_pending_.exchange(true)) return;
-  queue_->push(shared_from_this());
+  queue_->push(std::static_pointer_cast<ConnectionExchange>(shared_from_this()));
 }
 
-void Exchange::respond(const Response& response) {
+void ConnectionExchange::pump() {
+  wake_pending_.store(false);
+  if (connection_ != nullptr) connection_->pump(*this);
+}
+
+std::shared_ptr<Responder> ConnectionExchange::leave() {
+  connection_ = nullptr;
+  return close();
+}
+
+void ConnectionExchange::respond(const Response& response) {
   if (connection_ != nullptr) connection_->respond(response);
 }
-void Exchange::begin_stream(const Response& head) {
+void ConnectionExchange::begin_stream(const Response& head) {
   if (connection_ != nullptr) connection_->begin_stream(head);
 }
-void Exchange::write(std::string_view bytes) {
+void ConnectionExchange::write(std::string_view bytes) {
   if (connection_ != nullptr) connection_->write(bytes);
 }
-void Exchange::finish() {
+void ConnectionExchange::finish() {
   if (connection_ != nullptr) connection_->finish();
 }
 
@@ -356,7 +362,7 @@ void Connection::dispatch() {
   Body body = std::move(parser_->body);
   parser_.reset();
   phase_ = Phase::kExchange;
-  exchange_ = std::make_shared<Exchange>(this, loop_.wakes());
+  exchange_ = std::make_shared<ConnectionExchange>(this, loop_.wakes());
   ++shared_.stats.exchanges;
   if (refusal_) {
     Response answer = *std::move(refusal_);
@@ -438,11 +444,9 @@ void Connection::finish() {
 }
 
 void Connection::end_exchange_state(bool client_gone) {
-  const std::shared_ptr<Exchange> exchange = std::exchange(exchange_, nullptr);
+  const std::shared_ptr<ConnectionExchange> exchange = std::exchange(exchange_, nullptr);
   if (!exchange) return;
-  const std::shared_ptr<Responder> responder = std::move(exchange->responder_);
-  exchange->connection_ = nullptr;
-  exchange->closed_.store(true, std::memory_order_release);
+  const std::shared_ptr<Responder> responder = exchange->leave();
   streaming_ = false;
   chunk_.clear();
   phase_ = Phase::kHead;
@@ -459,7 +463,7 @@ void Connection::pump(Exchange& exchange) {
   const auto self = shared_from_this();
   guarded([&] {
     if (exchange_.get() != &exchange) return;
-    if (const auto responder = exchange.responder_) responder->pump(exchange);
+    if (const auto responder = exchange.responder()) responder->pump(exchange);
     advance();
   });
 }
@@ -588,7 +592,7 @@ void Connection::sweep(SteadyTime time) {
             time - last_write_ < milliseconds(config.keep_alive_ms))
           return;
         const auto exchange = exchange_;
-        if (const auto responder = exchange->responder_) responder->keep_alive(*exchange);
+        if (const auto responder = exchange->responder()) responder->keep_alive(*exchange);
         return advance();
       }
       case Phase::kLinger:
@@ -612,7 +616,7 @@ void Connection::end_exchange() {
   guarded([&] {
     const auto exchange = exchange_;
     if (!exchange) return;
-    if (const auto responder = exchange->responder_) responder->shutting_down(*exchange);
+    if (const auto responder = exchange->responder()) responder->shutting_down(*exchange);
     advance();
   });
 }

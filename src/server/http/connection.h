@@ -29,20 +29,44 @@ namespace beast = boost::beast;
 using asio::ip::tcp;
 using SteadyTime = std::chrono::steady_clock::time_point;
 
+class Connection;
+class WakeQueue;
+
+// An exchange whose client is a connection.
+class ConnectionExchange final : public Exchange {
+ public:
+  ConnectionExchange(Connection* connection, std::shared_ptr<WakeQueue> queue)
+      : connection_(connection), queue_(std::move(queue)) {}
+  void wake() override;
+  void respond(const Response& response) override;
+  void begin_stream(const Response& head) override;
+  void write(std::string_view bytes) override;
+  void finish() override;
+
+  // Io thread, from its connection and its queue.
+  void pump();
+  std::shared_ptr<Responder> leave();  // ends it: the connection has gone, or has its answer
+
+ private:
+  Connection* connection_;  // null once closed
+  std::shared_ptr<WakeQueue> queue_;
+  std::atomic<bool> wake_pending_{false};
+};
+
 // Exchanges that want a pump. Any thread pushes; one posted task per batch drains them all, so one
 // step of the engine costs one wake-up of the io thread, not one per stream.
 class WakeQueue {
  public:
   explicit WakeQueue(asio::io_context& context) : context_(&context) {}
-  void push(std::shared_ptr<Exchange> exchange);
+  void push(std::shared_ptr<ConnectionExchange> exchange);
   void stop();  // before the context goes; later pushes do nothing
 
  private:
   void drain();  // io thread
   std::mutex mutex_;
   asio::io_context* context_;
-  std::vector<std::shared_ptr<Exchange>> pending_;
-  std::vector<std::shared_ptr<Exchange>> draining_;  // io thread only; keeps its capacity
+  std::vector<std::shared_ptr<ConnectionExchange>> pending_;
+  std::vector<std::shared_ptr<ConnectionExchange>> draining_;  // io thread only; keeps its capacity
   bool scheduled_ = false;
 };
 
@@ -188,7 +212,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string in_;  // received, not parsed
   std::unique_ptr<RequestParser> parser_;
   std::optional<Response> refusal_;  // to be sent once the small body has been read
-  std::shared_ptr<Exchange> exchange_;
+  std::shared_ptr<ConnectionExchange> exchange_;
   std::string chunk_;  // written by the pump that is running
   std::string out_;    // waits for the socket, from out_sent_ on
   size_t out_sent_ = 0;

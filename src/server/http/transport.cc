@@ -43,7 +43,7 @@ void raise_descriptor_limit(int64_t wanted) {
 
 // --- WakeQueue
 
-void WakeQueue::push(std::shared_ptr<Exchange> exchange) {
+void WakeQueue::push(std::shared_ptr<ConnectionExchange> exchange) {
   const std::lock_guard lock(mutex_);
   if (context_ == nullptr) return;
   pending_.push_back(std::move(exchange));
@@ -52,7 +52,7 @@ void WakeQueue::push(std::shared_ptr<Exchange> exchange) {
 }
 
 void WakeQueue::stop() {
-  std::vector<std::shared_ptr<Exchange>> dropped;
+  std::vector<std::shared_ptr<ConnectionExchange>> dropped;
   const std::lock_guard lock(mutex_);
   context_ = nullptr;
   dropped.swap(pending_);
@@ -64,10 +64,7 @@ void WakeQueue::drain() {
     draining_.swap(pending_);
     scheduled_ = false;
   }
-  for (const auto& exchange : draining_) {
-    exchange->wake_pending_.store(false);
-    if (exchange->connection_ != nullptr) exchange->connection_->pump(*exchange);
-  }
+  for (const auto& exchange : draining_) exchange->pump();
   draining_.clear();
 }
 

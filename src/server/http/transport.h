@@ -30,9 +30,7 @@
 
 namespace deepmint::http {
 
-class Connection;
 class Exchange;
-class WakeQueue;
 
 // The source of one answer. All calls come from the exchange's io thread, one at a time, and must
 // not block.
@@ -48,33 +46,36 @@ class Responder {
 };
 
 // One request waiting for its answer. It ends with respond() or finish(), or when the client goes.
+// The client is a connection here; local_api.h has one without a network.
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(Connection* connection, std::shared_ptr<WakeQueue> queue);
-  ~Exchange();
+  virtual ~Exchange() = default;
 
   // Any thread.
-  void wake();  // asks for a pump; cheap, never blocks
+  virtual void wake() = 0;  // asks for a pump; cheap, never blocks
   bool closed() const {
     return closed_.load(std::memory_order_acquire);
   }  // ended, one way or the other
 
   // Io thread only; each does nothing once closed().
   void set_responder(std::shared_ptr<Responder> responder) { responder_ = std::move(responder); }
-  void respond(const Response& response);  // the whole answer
-  void begin_stream(
-      const Response& head);  // status and headers; head.body is the first bytes of the stream
-  void write(std::string_view bytes);  // what one pump writes leaves as one chunk, in one send
-  void finish();
+  virtual void respond(const Response& response) = 0;  // the whole answer
+  virtual void begin_stream(
+      const Response& head) = 0;  // status and headers; head.body is the first bytes of the stream
+  virtual void write(
+      std::string_view bytes) = 0;  // what one pump writes leaves as one chunk, in one send
+  virtual void finish() = 0;
+
+  // For whoever owns the exchange, on the io thread.
+  const std::shared_ptr<Responder>& responder() const { return responder_; }
+  std::shared_ptr<Responder> close() {  // the answer is whole, or nobody waits for it any more
+    closed_.store(true, std::memory_order_release);
+    return std::move(responder_);
+  }
 
  private:
-  friend class Connection;
-  friend class WakeQueue;
-  Connection* connection_;  // null once closed
-  std::shared_ptr<WakeQueue> queue_;
   std::shared_ptr<Responder> responder_;
   std::atomic<bool> closed_{false};
-  std::atomic<bool> wake_pending_{false};
 };
 
 // What the transport asks of the layer above. Called on io threads; must not block or throw.
