@@ -11,7 +11,10 @@
 namespace deepmint {
 namespace {
 
+using deepmint::testing::admitted;
+using deepmint::testing::bytes_of;
 using deepmint::testing::chat_body;
+using deepmint::testing::deepseek_ids;
 using deepmint::testing::deepseek_model;
 using deepmint::testing::kChat;
 using deepmint::testing::kHello;
@@ -140,6 +143,77 @@ TEST_F(Local, WhoLeavesCancelsWhatRuns) {
   local_engine_->wait_idle();
   EXPECT_EQ(local_engine_->cancelled(), 3);
   EXPECT_FALSE(called);
+}
+
+TEST_F(Local, OneClassForAllRequests) {
+  open(hello, [](ServedModel& m) { m.request_class = RequestClass::kBatch; });
+  for (const char* tier : {"auto", "priority", "agent", "batch"})
+    EXPECT_EQ(post(kChat, chat_body({{"service_tier", tier}}).dump()).status, 200);
+  EXPECT_EQ(post(kChat, chat_body({{"service_tier", "gold"}}).dump()).status, 400);
+  ASSERT_EQ(local_engine_->requests().size(), 4);
+  for (const GenerationRequest& request : local_engine_->requests())
+    EXPECT_EQ(request.request_class, RequestClass::kBatch);
+}
+
+// How much of "42", of "abc" and of "{}" a request's mask lets through.
+class DefaultFormat : public Local {
+ protected:
+  void open_held(bool deepseek = false) {
+    open([](const GenerationRequest&) { return Play{.tokens = {kImEnd}}; },
+         [](ServedModel& m) {
+           m.default_format = grammar::Spec{grammar::SpecKind::kRegex, "[0-9]{2}"};
+         },
+         deepseek);
+  }
+  std::shared_ptr<TokenMask> mask_of(const json& fields) {
+    const LocalApi::Answer answer = post(kChat, chat_body(fields).dump());
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return local_engine_->requests().back().mask;
+  }
+};
+
+TEST_F(DefaultFormat, HoldsWhoAsksForNone) {
+  open_held();
+  for (const json& fields : {json::object(), json{{"response_format", nullptr}}}) {
+    const auto mask = mask_of(fields);
+    ASSERT_NE(mask, nullptr);
+    EXPECT_EQ(admitted(*mask, bytes_of("4x")), 1);
+  }
+  EXPECT_EQ(mask_of({{"n", 2}, {"seed", 1}})->allowed().size() > 0, true);
+}
+
+TEST_F(DefaultFormat, LeavesAloneWhoAsksForOne) {
+  open_held();
+  EXPECT_EQ(mask_of({{"response_format", {{"type", "text"}}}}), nullptr);
+  const auto mask = mask_of({{"response_format", {{"type", "regex"}, {"regex", "[a-c]+"}}}});
+  ASSERT_NE(mask, nullptr);
+  EXPECT_EQ(admitted(*mask, bytes_of("ab4")), 2);
+}
+
+TEST_F(DefaultFormat, EndsWhereTheFormDoes) {
+  open_held();
+  const LocalApi::Answer answer = post(kChat, chat_body({{"ignore_eos", true}}).dump());
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(json::parse(answer.body)["error"]["param"], "ignore_eos");
+}
+
+TEST_F(DefaultFormat, BindsBehindTheThinking) {
+  open_held(/*deepseek=*/true);
+  const auto thinking = mask_of(json::object());
+  ASSERT_NE(thinking, nullptr);
+  EXPECT_EQ(admitted(*thinking, deepseek_ids("so 1 is</think>4x")),
+            deepseek_ids("so 1 is</think>4").size());
+  const auto plain = mask_of({{"thinking", {{"type", "disabled"}}}});
+  ASSERT_NE(plain, nullptr);
+  EXPECT_EQ(admitted(*plain, deepseek_ids("so")), 0);
+}
+
+TEST_F(DefaultFormat, WhatCannotBeCompiledIsAnError) {
+  open(hello,
+       [](ServedModel& m) { m.default_format = grammar::Spec{grammar::SpecKind::kRegex, "("}; });
+  const LocalApi::Answer answer = post(kChat, chat_body().dump());
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_TRUE(local_engine_->requests().empty());
 }
 
 TEST(LocalApi, NeedsATokenizer) {

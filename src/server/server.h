@@ -14,11 +14,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "deepmint/engine.h"
 #include "deepmint/result.h"
+#include "grammar/compiled.h"
 #include "recipe/chat_prompt.h"
 #include "server/config.h"
 #include "tokenizer/tokenizer.h"
@@ -40,6 +42,11 @@ struct ServedModel {
   int64_t created = 0;                     // unix seconds, usually of the file; 0 = now
   uint64_t fingerprint = 0;                // ModelInfo::fingerprint
   std::string build = {};                  // the program's version
+  // Of every request, whatever its service_tier says; none: the request says.
+  std::optional<RequestClass> request_class = {};
+  // What a reply is held to whose request asks for no response_format and whose tools ask for no
+  // guarantee. A model that thinks first is held to it from the end of the thinking on.
+  std::optional<grammar::Spec> default_format = {};
   // Grammars for constrained replies; null: serve() makes them of the tokenizer.
   std::shared_ptr<GrammarMasks> grammars = {};
 };

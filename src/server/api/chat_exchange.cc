@@ -33,6 +33,13 @@ ApiError model_not_found(const ApiContext& context, std::string_view name) {
   return error;
 }
 
+// Whether what the model writes first is thinking, and not yet the answer.
+bool thinks_first(const ChatRequest& request, const ChatPlan& plan) {
+  if (!request.conversation) return plan.starts_in_thinking;
+  return request.conversation->conversation.thinking &&
+         request.conversation->parsing.stage != recipe::ThinkingStage::kContent;
+}
+
 // The engine speaks of tokens; the request's field is called messages.
 ApiError from_engine(Error error) {
   const bool too_long = error.code == ErrorCode::kTooLarge;
@@ -143,7 +150,9 @@ void ChatExchange::prepare(http::Body body) {
 Status ChatExchange::admit(ChatRequest request) {
   const ServedModel& model = context_->model;
   if (!request.sampling.seed) request.sampling.seed = draw_seed();
-  if (request.constraint && request.constraint->must_enforce && request.ignore_eos)
+  const bool is_held = request.constraint && request.constraint->must_enforce;
+  const bool takes_default = !is_held && !request.asks_for_format && model.default_format;
+  if ((is_held || takes_default) && request.ignore_eos)
     return fail(ErrorCode::kInvalidArgument,
                 "expected false: a reply with a guaranteed form ends where the form does",
                 "ignore_eos");
@@ -157,7 +166,12 @@ Status ChatExchange::admit(ChatRequest request) {
                                 .seed = *request.sampling.seed,
                                 .include_usage = request.include_usage}));
   std::vector<std::shared_ptr<TokenMask>> masks(static_cast<size_t>(request.n));
-  if (request.constraint) {
+  if (takes_default) {
+    for (auto& mask : masks) {
+      DEEPMINT_TRY(made, make_default_mask(model, thinks_first(request, plan)));
+      mask = std::move(made);
+    }
+  } else if (request.constraint) {
     if (plan.starts_in_thinking) request.constraint->after_thinking = true;
     for (auto& mask : masks) {
       DEEPMINT_TRY(made, make_token_mask(*request.constraint, model));
@@ -175,7 +189,7 @@ Status ChatExchange::admit(ChatRequest request) {
   // Tenants share nothing, so that none can tell by timing what another has asked.
   generation.cache_salt =
       account_.empty() ? request.cache_salt : account_ + "/" + request.cache_salt;
-  generation.request_class = request.request_class;
+  generation.request_class = model.request_class.value_or(request.request_class);
   generation.fair_key = account_.empty() ? request.user : account_;
   if (request.deadline_ms)
     generation.deadline = arrived_ + std::chrono::milliseconds(*request.deadline_ms);

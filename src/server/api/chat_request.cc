@@ -427,6 +427,7 @@ Result<ChatRequest> parse_chat_request(std::string_view body, const SamplingPara
   DEEPMINT_CHECK_OK(fields.text("model", out.model, 1024));
   if (!deepseek) DEEPMINT_CHECK_OK(read_messages(fields, out));
   DEEPMINT_CHECK_OK(refuse_what_is_not_done(fields));
+  out.asks_for_format = fields.find("response_format") != nullptr;
   if (!deepseek) DEEPMINT_CHECK_OK(read_format(fields, out));
   if (!deepseek) DEEPMINT_CHECK_OK(read_tools(fields, out));
   DEEPMINT_CHECK_OK(read_sampling(fields, out));

@@ -52,6 +52,7 @@ struct ChatRequest {
   // What the reply must look like (response_format, strict tools, forced calls): for
   // make_token_mask().
   std::optional<recipe::OutputConstraint> constraint;
+  bool asks_for_format = false;  // there is a response_format, be it text
 };
 
 // Errors: kInvalidArgument (wrong JSON, type or range; `where` is the field), kUnsupported (a field

@@ -145,28 +145,38 @@ Result<std::shared_ptr<TokenMask>> call_mask(const recipe::OutputConstraint& con
   return explained(model.grammars->mask(std::move(key), compile, thinking_ends));
 }
 
+Result<std::shared_ptr<TokenMask>> format_mask(const grammar::Spec& spec, const ServedModel& model,
+                                               bool after_thinking) {
+  if (model.grammars == nullptr)
+    return fail(ErrorCode::kUnsupported,
+                "a reply cannot be held to a format here; expected {\"type\": \"text\"}",
+                "response_format");
+  std::optional<TokenId> begins_after;
+  if (after_thinking) {
+    begins_after = model.tokenizer->find_added(recipe::kThinkClose);
+    if (!begins_after)
+      return fail(ErrorCode::kUnsupported,
+                  "the model has no token that ends its thinking; expected a reply without it",
+                  "response_format");
+  }
+  auto mask = explained(model.grammars->mask(spec, begins_after));
+  if (!mask) return tl::unexpected(std::move(mask).error().at("response_format"));
+  return mask;
+}
+
 }  // namespace
+
+Result<std::shared_ptr<TokenMask>> make_default_mask(const ServedModel& model,
+                                                     bool after_thinking) {
+  return format_mask(*model.default_format, model, after_thinking);
+}
 
 Result<std::shared_ptr<TokenMask>> make_token_mask(const recipe::OutputConstraint& constraint,
                                                    const ServedModel& model) {
   if (!constraint.must_enforce) return std::shared_ptr<TokenMask>();
   if (is_format(constraint.kind)) {
-    if (model.grammars == nullptr)
-      return fail(ErrorCode::kUnsupported,
-                  "a reply cannot be held to a format here; expected {\"type\": \"text\"}",
-                  "response_format");
-    std::optional<TokenId> begins_after;
-    if (constraint.after_thinking) {
-      begins_after = model.tokenizer->find_added("</think>");
-      if (!begins_after)
-        return fail(ErrorCode::kUnsupported,
-                    "the model has no token that ends its thinking; expected a reply without it",
-                    "response_format");
-    }
-    auto mask = explained(
-        model.grammars->mask(format_spec(constraint.kind, constraint.schema), begins_after));
-    if (!mask) return tl::unexpected(std::move(mask).error().at("response_format"));
-    return mask;
+    return format_mask(format_spec(constraint.kind, constraint.schema), model,
+                       constraint.after_thinking);
   }
   const bool is_call =
       constraint.kind == Kind::kToolCalls || constraint.kind == Kind::kToolCallsRequired;

@@ -25,4 +25,7 @@ namespace deepmint {
 Result<std::shared_ptr<TokenMask>> make_token_mask(const recipe::OutputConstraint& constraint,
                                                    const ServedModel& model);
 
+// The mask of model.default_format, which is set.
+Result<std::shared_ptr<TokenMask>> make_default_mask(const ServedModel& model, bool after_thinking);
+
 }  // namespace deepmint
