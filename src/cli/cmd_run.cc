@@ -1,19 +1,16 @@
 // deepmint run: one prompt, one answer.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <csignal>
-#include <iterator>
 
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/open_model.h"
 #include "cli/prompt.h"
 #include "cli/reply.h"
+#include "cli/reply_format.h"
 #include "cli/reply_json.h"
 #include "cli/terminal.h"
-#include "core/mapped_file.h"
-#include "engine/grammar_masks.h"
 
 namespace deepmint::cli {
 namespace {
@@ -43,12 +40,7 @@ class Run : public Command {
     o.group("Reply");
     o.texts("--stop", stop_, "TEXT",
             "end the reply where this text comes up; the text itself is left out");
-    o.text("--schema", schema_, "FILE",
-           "the reply is JSON that satisfies this JSON Schema (docs/structured-output.md)");
-    o.text("--regex", regex_, "RE", "the reply matches this regular expression from end to end");
-    o.text("--grammar", grammar_, "FILE", "the reply is in the language of this GBNF grammar");
-    o.text("--structural-tag", tags_, "FILE",
-           "the reply is text with these tags, as JSON: {\"triggers\", \"structures\"}");
+    format_.options(o);
     o.flag("--json", json_,
            "one JSON object at the end: text, ids, usage, seed, timings, instruction set");
     o.text("--logprobs", logprobs_, "N",
@@ -59,11 +51,10 @@ class Run : public Command {
  private:
   Status check() const;
   Result<std::vector<TokenId>> prompt_tokens(const OpenModel& open) const;
-  Result<std::shared_ptr<TokenMask>> mask(const OpenModel& open) const;
 
   std::string model_;
   std::optional<std::string> prompt_, system_, ids_, logprobs_, chat_template_;
-  std::optional<std::string> schema_, regex_, grammar_, tags_;
+  ReplyFormat format_;
   std::vector<std::string> stop_;
   bool raw_ = false, json_ = false;
 };
@@ -78,10 +69,7 @@ Status Run::check() const {
     return conflict("--system needs the chat template, which --raw and --ids leave out");
   if (chat_template_ && (raw_ || ids_))
     return conflict("--chat-template makes the prompt, which --raw and --ids give as it is");
-  if (int{schema_.has_value()} + int{regex_.has_value()} + int{grammar_.has_value()} +
-          int{tags_.has_value()} >
-      1)
-    return conflict("expected one of --schema, --regex, --grammar and --structural-tag");
+  DEEPMINT_CHECK_OK(format_.check("deepmint run"));
   if (logprobs_ && !json_) return conflict("--logprobs needs --json");
   return {};
 }
@@ -108,37 +96,6 @@ Result<std::vector<TokenId>> Run::prompt_tokens(const OpenModel& open) const {
   return tokenizer->encode(segments);
 }
 
-// What the reply must look like, or null. Compiled before the model is asked anything.
-Result<std::shared_ptr<TokenMask>> Run::mask(const OpenModel& open) const {
-  struct Source {
-    std::string_view option;
-    grammar::SpecKind kind;
-    const std::optional<std::string>& given;
-  };
-  const Source sources[] = {{"--schema", grammar::SpecKind::kJsonSchema, schema_},
-                            {"--regex", grammar::SpecKind::kRegex, regex_},
-                            {"--grammar", grammar::SpecKind::kEbnf, grammar_},
-                            {"--structural-tag", grammar::SpecKind::kStructuralTag, tags_}};
-  const auto* source = std::find_if(std::begin(sources), std::end(sources),
-                                    [](const Source& s) { return s.given.has_value(); });
-  if (source == std::end(sources)) return std::shared_ptr<TokenMask>();
-  const std::string_view option = source->option;
-  grammar::Spec spec{source->kind, *source->given};
-  std::string place(option);
-  if (source->kind != grammar::SpecKind::kRegex) {
-    place = spec.text;
-    DEEPMINT_TRY(file, MappedFile::open(place));
-    const auto bytes = file.bytes();
-    spec.text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  }
-  DEEPMINT_CHECK_OK(open.need_tokenizer(option));
-  GrammarMasks grammars(open.loaded.tokenizer, static_cast<size_t>(open.engine->info().vocab_size),
-                        open.loaded.end_ids);
-  auto out = grammars.mask(spec);
-  if (!out) return tl::unexpected(std::move(out).error().at(place));
-  return out;
-}
-
 Status Run::run(const Config& config, const Settings&) {
   DEEPMINT_CHECK_OK(check());
   int32_t top_logprobs = -1;
@@ -149,10 +106,13 @@ Status Run::run(const Config& config, const Settings&) {
   }
   DEEPMINT_TRY(open, open_model(model_, config, /*requests=*/1));
   DEEPMINT_TRY(tokens, prompt_tokens(open));
-  DEEPMINT_TRY(constraint, mask(open));
 
   GenerationRequest request;
-  request.mask = std::move(constraint);
+  DEEPMINT_TRY(format, format_.read());
+  if (format) {  // compiled before the model is asked anything
+    DEEPMINT_TRY(compiled, compile_format(*format, open));
+    request.mask = std::move(compiled.mask);
+  }
   request.tokens = std::move(tokens);
   request.sampling = open.sampling(config.sampling);
   request.sampling.top_logprobs = top_logprobs;

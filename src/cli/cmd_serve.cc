@@ -1,14 +1,11 @@
 // deepmint serve: the HTTP server in front of one model.
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/stat.h>
 
 #include <cerrno>
 #include <csignal>
-#include <filesystem>
 
 #include "cli/command.h"
-#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/open_model.h"
 #include "cli/signals.h"
@@ -18,18 +15,6 @@
 
 namespace deepmint::cli {
 namespace {
-
-// The name that requests use: the file's without its extension, the folder's as it is.
-std::string served_name(const std::string& model) {
-  std::filesystem::path path = model;
-  if (!path.has_filename()) path = path.parent_path();
-  return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
-}
-
-int64_t modified_at(const std::string& model) {
-  struct stat info = {};
-  return ::stat(model.c_str(), &info) == 0 ? static_cast<int64_t>(info.st_mtime) : 0;
-}
 
 class Serve : public Command {
  public:
@@ -76,18 +61,7 @@ Status Serve::run(const Config& config, const Settings& settings) {
 
   auto chat = open.chat_template(chat_template_);
   if (!chat) log().warn("no chat endpoint: {}", chat.error().str());
-  ServedModel served;
-  served.id = name_.value_or(served_name(model_));
-  served.engine = open.engine.get();
-  served.tokenizer = open.loaded.tokenizer;
-  served.chat = std::move(chat);
-  if (served.id != "default") served.aliases = {"default"};
-  served.end_ids = open.loaded.end_ids;
-  served.default_sampling = open.sampling(config.sampling);
-  served.default_max_tokens = config.sampling.max_tokens;
-  served.created = modified_at(model_);
-  served.fingerprint = open.loaded.model->info().fingerprint;
-  served.build = program_version();
+  ServedModel served = serve_model(open, config.sampling, name_, std::move(chat));
 
   SignalPipe signals({SIGINT, SIGTERM});
   DEEPMINT_CHECK_OK(server->serve(std::move(served)));

@@ -1,11 +1,13 @@
 #include "cli/open_model.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 
+#include "cli/command_line.h"
 #include "cli/terminal.h"
 #include "core/log.h"
 #include "core/mapped_file.h"
@@ -18,9 +20,16 @@ namespace {
 
 constexpr size_t kMaxTemplateBytes = 1 << 20;
 
-}  // namespace
+std::string served_name(const std::string& model) {
+  std::filesystem::path path = model;
+  if (!path.has_filename()) path = path.parent_path();
+  return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
+}
 
-namespace {
+int64_t modified_at(const std::string& model) {
+  struct stat info = {};
+  return ::stat(model.c_str(), &info) == 0 ? static_cast<int64_t>(info.st_mtime) : 0;
+}
 
 // The threads of the pool wait for each other many times in a step: when two of them share a CPU, a
 // step takes tens of times as long.
@@ -93,6 +102,23 @@ Result<recipe::ChatTemplate> OpenModel::chat_template(
   Error error = std::move(chat).error().at(file.value_or(path));
   if (!file) error.message += "; --chat-template FILE takes another template";
   return tl::unexpected(std::move(error));
+}
+
+ServedModel serve_model(const OpenModel& open, const SamplingConfig& sampling,
+                        const std::optional<std::string>& name, Result<recipe::ChatTemplate> chat) {
+  ServedModel served;
+  served.id = name.value_or(served_name(open.path));
+  served.engine = open.engine.get();
+  served.tokenizer = open.loaded.tokenizer;
+  served.chat = std::move(chat);
+  if (served.id != "default") served.aliases = {"default"};
+  served.end_ids = open.loaded.end_ids;
+  served.default_sampling = open.sampling(sampling);
+  served.default_max_tokens = sampling.max_tokens;
+  served.created = modified_at(open.path);
+  served.fingerprint = open.loaded.model->info().fingerprint;
+  served.build = program_version();
+  return served;
 }
 
 Result<std::shared_ptr<const Tokenizer>> open_tokenizer(const std::string& path) {

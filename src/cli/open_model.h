@@ -13,6 +13,7 @@
 #include "deepmint/engine.h"
 #include "engine/load.h"
 #include "recipe/chat_prompt.h"
+#include "server/server.h"
 
 namespace deepmint::cli {
 
@@ -34,6 +35,11 @@ struct OpenModel {
 
 // requests: how many the command will run at one time; nothing is set aside for more.
 Result<OpenModel> open_model(const std::string& path, const Config& config, int32_t requests);
+
+// What the API needs of it. `name`: what requests call the model, --name; without it, the file's
+// name without its extension or the folder's; "default" always works.
+ServedModel serve_model(const OpenModel& open, const SamplingConfig& sampling,
+                        const std::optional<std::string>& name, Result<recipe::ChatTemplate> chat);
 
 // The tokenizer alone, without weights; `path` may also be a tokenizer.json.
 Result<std::shared_ptr<const Tokenizer>> open_tokenizer(const std::string& path);
