@@ -170,6 +170,10 @@ void LocalApi::step() {
 }
 
 int64_t LocalApi::running() const { return static_cast<int64_t>(impl_->running.size()); }
+bool LocalApi::engine_is_idle() const {
+  const EngineStats stats = impl_->context->model.engine->stats();
+  return stats.running + stats.waiting == 0;
+}
 int64_t LocalApi::body_bytes() const { return impl_->bodies->used(); }
 
 }  // namespace deepmint
