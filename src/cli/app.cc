@@ -60,6 +60,7 @@ CommandList all_commands() {
   commands.push_back(make_run());
   commands.push_back(make_chat());
   commands.push_back(make_serve());
+  commands.push_back(make_batch());
   commands.push_back(make_score());
   commands.push_back(make_bench());
   commands.push_back(make_inspect());

@@ -10,6 +10,7 @@ namespace deepmint::cli {
 std::unique_ptr<Command> make_run();
 std::unique_ptr<Command> make_chat();
 std::unique_ptr<Command> make_serve();
+std::unique_ptr<Command> make_batch();
 std::unique_ptr<Command> make_score();
 std::unique_ptr<Command> make_bench();
 std::unique_ptr<Command> make_inspect();

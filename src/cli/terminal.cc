@@ -75,7 +75,7 @@ Result<std::string> read_stdin(size_t max_bytes) {
   }
 }
 
-void Progress::update(double fraction) {
+void Progress::update(double fraction, std::string_view note) {
   if (!stderr_is_terminal()) return;
   const auto now = Clock::now();
   if (now - start_ < kFirstDraw || (visible_ && now - drawn_ < kRedraw)) return;
@@ -83,9 +83,10 @@ void Progress::update(double fraction) {
   visible_ = true;
   const double f = std::clamp(fraction, 0.0, 1.0);
   const int cells = static_cast<int>(f * kBarCells);
-  write_stderr(fmt::format("\r\x1b[K{} [{}{}] {:3.0f} %", label_,
+  write_stderr(fmt::format("\r\x1b[K{} [{}{}] {:3.0f} %{}{}", label_,
                            std::string(static_cast<size_t>(cells), '#'),
-                           std::string(static_cast<size_t>(kBarCells - cells), '.'), f * 100));
+                           std::string(static_cast<size_t>(kBarCells - cells), '.'), f * 100,
+                           note.empty() ? "" : " ", note));
 }
 
 void Progress::clear() {

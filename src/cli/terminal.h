@@ -32,7 +32,8 @@ class Progress {
   ~Progress() { clear(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  void update(double fraction);  // 0 … 1
+  void update(double fraction,
+              std::string_view note = {});  // 0 … 1; the note stands behind the bar
   void clear();
 
  private:
