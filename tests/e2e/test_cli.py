@@ -35,13 +35,13 @@ def test_the_commands_of_the_readme(tmp_path):
     (tmp_path / "build/release/bin/deepmint").symlink_to(BIN)
     lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(("build/release/bin/deepmint", "echo "))]
     lines = [line.replace("MODEL", str(smollm2())) for line in lines if not re.search(r"deepmint (chat|bench) ", line)]
-    assert len(lines) == 4, lines
+    assert len(lines) == 6, lines
     for line in lines:
         done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120, check=False)
         assert (done.returncode, done.stderr) == (0, ""), (line, done.stderr)
         expected = re.search(r"# (\{.*\})$", line)  # an example that shows its answer
         assert expected is None or done.stdout.strip() == expected.group(1)
-    assert '{"city": "Paris"}' in done.stdout
+    assert json.loads((tmp_path / "results.jsonl").read_text())["response"]["body"]["choices"][0]["message"]["content"] == '{"city": "Paris"}'
 
 
 def test_run_answers_and_says_what_it_used():
