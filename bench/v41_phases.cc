@@ -1,13 +1,17 @@
 // Where a step of a V4.1 model spends its time, per operator.
 //
-//   v41_phases FOLDER [--threads N] [--prefill ROWS] [--steps N] [--decode POSITION] [--rows N]
+//   v41_phases FOLDER [--threads N] [--prefill ROWS] [--steps N] [--decode POSITION] [--rows N,...]
 //              [--cold] [--make-official-layers]
 //
 // FOLDER is a checkpoint (`deepmint synth --preset bench FOLDER` makes one). --prefill runs that
 // many rows as one step; --decode runs steps of --rows sequences at that position, in caches
-// filled with ordinary numbers. The page cache is warm: a first step is not counted. --cold
-// throws the Engram tables out of it before every step, so that their rows come from the disk. The
-// share of the memory bandwidth is that measured right before and after.
+// filled with ordinary numbers; several numbers of rows (--rows 1,2,4) take turns in one process.
+// The page cache is warm: a first step is not counted, and the Engram tables are read through
+// before. --cold throws them out of it before every step instead, so that their rows come from the
+// disk. The share of the memory bandwidth is that measured right before and after.
+// What binds a decode step: what its bytes take at that bandwidth, or its arithmetic, which is what
+// the same products take with weights in the second-level cache (v41_cache_roofs.h), attention at
+// the BF16 peak and index scores at the int8 peak. The longer one binds; the share is of it.
 // --make-official-layers writes FOLDER first, 3.1 GB: three layers of every official width (a
 // ratio-2 source, a ratio-1 source, a layer that chooses among candidates) with 48 experts, so that
 // 512 rows give each expert the 64 rows that a chunk of 4,096 gives each of the official 384.
@@ -22,6 +26,9 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +40,7 @@
 #include "model/deepseek_v41/arithmetic.h"
 #include "model/deepseek_v41/model.h"
 #include "model/deepseek_v41/synth.h"
+#include "v41_cache_roofs.h"
 
 namespace deepmint::v41 {
 namespace {
@@ -41,6 +49,67 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+using kernels::V41Format;
+
+// Products of one format and width: what a step reads for them.
+struct Products {
+  V41Format format;
+  int64_t k;
+  double bytes = 0;
+  auto operator<=>(const Products&) const = default;
+};
+
+// What a decode step of any number of rows reads, and what it multiplies beside products.
+struct Reads {
+  std::vector<Products> dense, expert;  // of all layers; of one expert
+  double mix_bytes = 0, dense_macs = 0, expert_macs = 0;
+  int64_t mix_outputs = 0, mix_k = 0;
+
+  explicit Reads(const Config& c, const Weights& w) {
+    const auto add = [](std::vector<Products>& to, const Matrix& m) {
+      const V41Format format = m.kind == WeightKind::kFp8   ? V41Format::kFp8
+                               : m.kind == WeightKind::kFp4 ? V41Format::kFp4
+                                                            : V41Format::kBf16;
+      const auto at = std::ranges::find_if(
+          to, [&](const Products& p) { return p.format == format && p.k == m.k; });
+      Products& p = at != to.end() ? *at : to.emplace_back(Products{format, m.k});
+      p.bytes += static_cast<double>(m.weight->bytes.size() +
+                                     (m.scale != nullptr ? m.scale->bytes.size() : 0));
+      return static_cast<double>(m.n) * static_cast<double>(m.k);
+    };
+    for (const LayerWeights& l : w.layers) {
+      for (const Matrix* m :
+           {&l.wkv, &l.wq_a, &l.wq_b, &l.wo_b, &l.gate, &l.shared.w1, &l.shared.w2, &l.shared.w3})
+        dense_macs += add(dense, *m);
+      for (const Matrix& m : l.wo_a) dense_macs += add(dense, m);
+      if (l.compressor) {
+        dense_macs += add(dense, l.compressor->wkv) + add(dense, l.compressor->wk);
+        if (l.compressor->wgate) dense_macs += add(dense, *l.compressor->wgate);
+      }
+      if (l.indexer)
+        dense_macs += add(dense, l.indexer->wq_b) + add(dense, l.indexer->weights_proj);
+      if (l.engram) dense_macs += add(dense, l.engram->wkv);
+      for (const MixWeights* m : {&l.attn_mix, &l.ffn_mix})
+        mix_bytes += static_cast<double>(m->fn.size() * sizeof(float));
+    }
+    dense_macs += add(dense, w.head);
+    const Expert& e = w.layers.front().experts.front();
+    for (const Matrix* m : {&e.w1, &e.w2, &e.w3}) expert_macs += add(expert, *m);
+    mix_k = int64_t{c.streams} * c.hidden;
+    mix_outputs = static_cast<int64_t>(w.layers.front().attn_mix.fn.size()) / mix_k;
+  }
+  double expert_bytes() const {
+    double sum = 0;
+    for (const Products& p : expert) sum += p.bytes;
+    return sum;
+  }
+  double dense_bytes() const {
+    double sum = mix_bytes;
+    for (const Products& p : dense) sum += p.bytes;
+    return sum;
+  }
+};
+
 // Times every call of another arithmetic.
 class Timed : public Arithmetic {
  public:
@@ -48,8 +117,14 @@ class Timed : public Arithmetic {
   std::map<std::string_view, double> seconds;
 
   std::vector<std::span<const std::byte>> engram_tables;
+  std::optional<Reads> reads;
+  double routed = 0;  // experts that a row goes to, over all layers
+  // Of the steps since they were last set to zero: keys in bytes, and multiply-adds on them.
+  double key_bytes = 0, attention_macs = 0, index_macs = 0;
 
   Status prepare(const Config& c, const Weights& w) override {
+    reads.emplace(c, w);
+    routed = static_cast<double>(c.layers) * c.experts_per_token;
     for (const LayerWeights& l : w.layers)
       if (l.engram)
         engram_tables.insert(engram_tables.end(),
@@ -114,6 +189,12 @@ class Timed : public Arithmetic {
   void attend(float* q, std::span<const AttentionRow> rows, const Config& c,
               const float* sink) override {
     const Timer t(this, "attention");
+    for (const AttentionRow& r : rows) {
+      const double window = r.position + 1.0 - r.floor, chosen = r.n_selected;
+      key_bytes += window * static_cast<double>(r.window.row_bytes) +
+                   chosen * static_cast<double>(r.global.row_bytes);
+      attention_macs += 2.0 * c.heads * c.head_dim * (window + chosen);
+    }
     inner_->attend(q, rows, c, sink);
   }
   void pool(std::span<const Pair> pairs, int d, float* out) override {
@@ -123,6 +204,13 @@ class Timed : public Arithmetic {
   void select(float* q, const float* w, std::span<const SelectRow> rows, const Config& c,
               Candidates candidates) override {
     const Timer t(this, "index scores, selection");
+    for (const SelectRow& r : rows) {
+      double keys = r.visible;
+      if (candidates == Candidates::kUse)
+        keys = std::min(keys, static_cast<double>(*r.n_blocks) * c.candidate_block_size);
+      key_bytes += keys * static_cast<double>(r.keys.row_bytes);
+      index_macs += keys * c.index_heads * c.index_dim;
+    }
     inner_->select(q, w, rows, c, candidates);
   }
   void moe(const float* u, int64_t m, const Config& c, int layer, const LayerWeights& w,
@@ -193,6 +281,13 @@ double throw_out(std::span<const std::byte> bytes) {
   return static_cast<double>(left) / static_cast<double>(resident.size());
 }
 
+// Brings mapped bytes into memory, a page at a time.
+void read_through(const std::vector<std::span<const std::byte>>& tables) {
+  volatile unsigned sum = 0;
+  for (const auto table : tables)
+    for (size_t at = 0; at < table.size(); at += 4096) sum = sum + static_cast<unsigned>(table[at]);
+}
+
 Config official_layers() {
   Config c = synth_config(SynthPreset::kOfficial);
   set_vocab(c, 16384);
@@ -208,135 +303,226 @@ Config official_layers() {
   return c;
 }
 
-int measure(const std::string& folder, int threads, int prefill, int steps, int position,
-            int sequences, bool cold) {
-  ThreadPool pool(threads);
-  auto timed = std::make_unique<Timed>(make_fast_arithmetic(&pool));
-  Timed& times = *timed;
-  const double loading = now();
-  auto loaded = V41Model::load(folder, std::move(timed));
-  if (!loaded) die(loaded.error());
-  V41Model& model = **loaded;
-  const size_t n = prefill > 0 ? 1 : static_cast<size_t>(sequences),
-               rows_each = prefill > 0 ? static_cast<size_t>(prefill) : 1;
-  if (auto ok = model.reserve(n * rows_each, n); !ok) die(ok.error());
-  fmt::print("{}: {} threads, {}; loaded in {:.2f} s\n", model.info().name, threads,
-             to_string(active_isa()), now() - loading);
-  const size_t blocks_each =
-      (static_cast<size_t>(position) + rows_each + kBlockTokens) / kBlockTokens + 1;
-  std::vector<AlignedBuffer<std::byte>> buffers;
-  std::vector<PartMemory> memory;
-  for (const StatePart& part : model.state_parts()) {
-    const size_t count = part.family == StatePart::Family::kGlobal ? n * blocks_each : n;
-    buffers.emplace_back(count * part.bytes);
-    // Codes and scales of ordinary numbers: zeros would be scales at the end of their range.
-    for (size_t i = 0; i < buffers.back().size(); ++i)
-      buffers.back()[i] = static_cast<std::byte>(0x30 + i % 16);
-    memory.push_back({buffers.back().data(), count});
+struct Options {
+  std::string folder;
+  bool cold = false, make = false;
+  int threads = physical_cores(), prefill = 0, steps = 3, position = 0;
+  std::vector<int> rows = {1};
+};
+
+// Sequences of one length in caches filled with ordinary numbers.
+class Bench {
+ public:
+  explicit Bench(const Options& options)
+      : options_(options),
+        pool_(options.threads),
+        rows_each_(static_cast<size_t>(std::max(options.prefill, 1))) {
+    auto timed = std::make_unique<Timed>(make_fast_arithmetic(&pool_));
+    times_ = timed.get();
+    const double loading = now();
+    auto loaded = V41Model::load(options.folder, std::move(timed));
+    if (!loaded) die(loaded.error());
+    model_ = std::move(*loaded);
+    const size_t most = static_cast<size_t>(*std::ranges::max_element(options.rows));
+    if (auto ok = model_->reserve(most * rows_each_, most); !ok) die(ok.error());
+    fmt::print("{}: {} threads, {}; loaded in {:.2f} s\n", model_->info().name, pool_.size(),
+               to_string(active_isa()), now() - loading);
+    const size_t blocks_each =
+        (static_cast<size_t>(options.position) + rows_each_ + kBlockTokens) / kBlockTokens + 1;
+    for (const StatePart& part : model_->state_parts()) {
+      const size_t count = part.family == StatePart::Family::kGlobal ? most * blocks_each : most;
+      buffers_.emplace_back(count * part.bytes);
+      // Codes and scales of ordinary numbers: zeros would be scales at the end of their range.
+      for (size_t i = 0; i < buffers_.back().size(); ++i)
+        buffers_.back()[i] = static_cast<std::byte>(0x30 + i % 16);
+      memory_.push_back({buffers_.back().data(), count});
+    }
+    if (!options.cold) read_through(times_->engram_tables);
+    tables_.resize(most);
+    for (size_t s = 0; s < most; ++s) {
+      for (size_t b = 0; b < blocks_each; ++b)
+        tables_[s].push_back(BlockId(static_cast<uint32_t>(s * blocks_each + b)));
+      refs_.push_back({tables_[s], SlotId(static_cast<uint32_t>(s))});
+    }
   }
-  std::vector<std::vector<BlockId>> tables(n);
-  std::vector<SequenceRef> refs;
-  for (size_t s = 0; s < n; ++s) {
-    for (size_t b = 0; b < blocks_each; ++b)
-      tables[s].push_back(BlockId(static_cast<uint32_t>(s * blocks_each + b)));
-    refs.push_back({tables[s], SlotId(static_cast<uint32_t>(s))});
+
+  void measure(size_t sequences);
+
+ private:
+  std::vector<Row> random_rows(size_t sequences) {
+    std::vector<Row> rows;
+    const auto vocab = static_cast<uint64_t>(model_->info().vocab_size);
+    for (size_t s = 0; s < sequences; ++s)
+      for (size_t r = 0; r < rows_each_; ++r) {
+        state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+        rows.push_back({.sequence = static_cast<uint32_t>(s),
+                        .position = options_.position + static_cast<int32_t>(r),
+                        .token = static_cast<TokenId>((state_ >> 33) % vocab),
+                        .needs_logits = r + 1 == rows_each_});
+      }
+    return rows;
   }
-  uint64_t state = 1;
-  std::vector<float> logits(n * static_cast<size_t>(model.info().vocab_size));
+  void print_what_binds(double rows, double seconds, double bytes, double dram,
+                        const kernels::Roofs& roofs);
+
+  const Options& options_;
+  ThreadPool pool_;
+  const size_t rows_each_;
+  Timed* times_ = nullptr;
+  std::unique_ptr<V41Model> model_;
+  std::vector<AlignedBuffer<std::byte>> buffers_;
+  std::vector<PartMemory> memory_;
+  std::vector<std::vector<BlockId>> tables_;
+  std::vector<SequenceRef> refs_;
+  uint64_t state_ = 1;
+};
+
+void Bench::measure(size_t sequences) {
+  const auto n = static_cast<double>(sequences * rows_each_);
+  std::vector<float> logits(sequences * static_cast<size_t>(model_->info().vocab_size));
+  const std::span<const SequenceRef> refs(refs_.data(), sequences);
   // Medians over the steps: of the whole and of each operator.
   std::vector<double> totals;
   std::map<std::string_view, std::vector<double>> operators;
-  const double before = kernels::measure_dram_read(pool);
+  const double before = kernels::measure_dram_read(pool_);
   StepWork first{};
   double left = 0;
-  for (int i = 0; i <= steps; ++i) {
-    std::vector<Row> rows;
-    for (size_t s = 0; s < n; ++s)
-      for (size_t r = 0; r < rows_each; ++r) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        rows.push_back({.sequence = static_cast<uint32_t>(s),
-                        .position = position + static_cast<int32_t>(r),
-                        .token = static_cast<TokenId>(
-                            (state >> 33) % static_cast<uint64_t>(model.info().vocab_size)),
-                        .needs_logits = r + 1 == rows_each});
-      }
-    if (i == 1) first = model.work();
-    if (cold)
-      for (const auto table : times.engram_tables) left = std::max(left, throw_out(table));
-    times.seconds.clear();
+  for (int i = 0; i <= options_.steps; ++i) {
+    const std::vector<Row> rows = random_rows(sequences);
+    if (i == 1) {
+      first = model_->work();
+      times_->key_bytes = times_->attention_macs = times_->index_macs = 0;
+    }
+    if (options_.cold)
+      for (const auto table : times_->engram_tables) left = std::max(left, throw_out(table));
+    times_->seconds.clear();
     const double start = now();
-    if (auto ok = model.forward({rows, refs, memory}, logits, nullptr); !ok) die(ok.error());
+    if (auto ok = model_->forward({rows, refs, memory_}, logits, nullptr); !ok) die(ok.error());
     if (i == 0) continue;
     totals.push_back(now() - start);
     double rest = totals.back();
-    for (const auto& [name, seconds] : times.seconds) {
+    for (const auto& [name, seconds] : times_->seconds) {
       operators[name].push_back(seconds);
       rest -= seconds;
     }
     operators["outside the operators"].push_back(rest);
   }
   const double total = median(totals);
-  fmt::print("{} rows at position {}, median of {} steps: {:.2f} ms a step, {:.1f} rows/s\n",
-             n * rows_each, position, steps, total * 1e3,
-             static_cast<double>(n * rows_each) / total);
-  if (cold)
+  fmt::print("{} rows at position {}, median of {} steps: {:.2f} ms a step, {:.1f} rows/s\n", n,
+             options_.position, options_.steps, total * 1e3, n / total);
+  if (options_.cold)
     fmt::print("Engram tables cold: at most {:.1f} % of their pages were left in memory\n",
                100 * left);
-  const StepWork work = model.work();
+  const StepWork work = model_->work();
   const auto per_step = [&](uint64_t from, uint64_t to) {
-    return static_cast<double>(to - from) / steps / total / 1e9;
+    return static_cast<double>(to - from) / options_.steps;
   };
-  const double gb = per_step(first.bytes, work.bytes),
-               dram = (before + kernels::measure_dram_read(pool)) / 2,
-               gflop = 2 * per_step(first.macs, work.macs);
-  const kernels::Roofs roofs = kernels::measure_roofs(pool);
+  const double bytes = per_step(first.bytes, work.bytes), gb = bytes / total / 1e9,
+               dram = (before + kernels::measure_dram_read(pool_)) / 2,
+               gflop = 2 * per_step(first.macs, work.macs) / total / 1e9;
+  const kernels::Roofs roofs = kernels::measure_roofs(pool_);
   fmt::print("{:.1f} GB/s, {:.0f} % of {:.1f}; {:.0f} GFLOP/s, {:.0f} % of {:.0f}\n", gb,
              100 * gb / dram, dram, gflop, 100 * gflop / roofs.bf16_gflop_per_s,
              roofs.bf16_gflop_per_s);
+  if (options_.prefill == 0) print_what_binds(n, total, bytes, dram, roofs);
   std::vector<std::pair<double, std::string_view>> sorted;
   for (auto& [name, seconds] : operators) sorted.emplace_back(median(seconds), name);
   std::sort(sorted.rbegin(), sorted.rend());
   for (const auto& [seconds, name] : sorted)
     fmt::print("  {:<26} {:>10.3f} ms {:>6.1f} %\n", name, seconds * 1e3, 100 * seconds / total);
-  return 0;
+}
+
+void Bench::print_what_binds(double rows, double seconds, double bytes, double dram,
+                             const kernels::Roofs& roofs) {
+  const Reads& reads = *times_->reads;
+  const double keys = times_->key_bytes / options_.steps,
+               experts = (bytes - reads.dense_bytes() - keys) / reads.expert_bytes(),
+               rows_of_one = rows * times_->routed / experts;
+  double memory_sum = 0, arithmetic_sum = 0, both_sum = 0;
+  fmt::print("  {:<26} {:>8} {:>6} {:>12} {:>14} {:>16}\n", "what binds", "MB", "rows",
+             "memory, ms", "arithmetic, ms", "GB/s from cache");
+  const auto line = [&](std::string_view name, double mb, double of_rows, double arithmetic_s) {
+    const double memory_s = mb / dram / 1e3;
+    memory_sum += memory_s;
+    arithmetic_sum += arithmetic_s;
+    both_sum += std::max(memory_s, arithmetic_s);
+    fmt::print("  {:<26} {:>8.1f} {:>6.1f} {:>12.2f} {:>14.2f} {:>16.1f}  {}\n", name, mb, of_rows,
+               memory_s * 1e3, arithmetic_s * 1e3, mb / 1e3 / arithmetic_s,
+               memory_s > arithmetic_s ? "memory" : "arithmetic");
+  };
+  // Between two numbers of rows the time of a product is taken as linear.
+  const auto time_of = [&](const Products& p, double of_rows) {
+    const auto few = static_cast<int64_t>(of_rows);
+    const double more = of_rows - static_cast<double>(few);
+    const auto at = [&](int64_t m) {
+      return p.bytes / 1e9 / bench::cached_product(pool_, p.format, p.k, m);
+    };
+    return more < 0.01 ? at(few) : (1 - more) * at(few) + more * at(few + 1);
+  };
+  for (const auto& [format, name] :
+       {std::pair{V41Format::kFp8, "FP8 products"}, {V41Format::kBf16, "BF16 products"}}) {
+    double mb = 0, arithmetic_s = 0;
+    for (const Products& p : reads.dense)
+      if (p.format == format) mb += p.bytes / 1e6, arithmetic_s += time_of(p, rows);
+    if (mb > 0) line(name, mb, rows, arithmetic_s);
+  }
+  double one = 0;
+  for (const Products& p : reads.expert) one += time_of(p, rows_of_one);
+  line("FP4 products, experts", experts * reads.expert_bytes() / 1e6, rows_of_one, experts * one);
+  line("hyper-connections, F32", reads.mix_bytes / 1e6, rows,
+       reads.mix_bytes / 1e9 /
+           bench::cached_mix(pool_, reads.mix_outputs, reads.mix_k, static_cast<int64_t>(rows)));
+  line("attention and index", keys / 1e6, rows,
+       2 * times_->attention_macs / options_.steps / roofs.bf16_gflop_per_s / 1e9 +
+           2 * times_->index_macs / options_.steps / roofs.int8_gop_per_s / 1e9);
+  fmt::print(
+      "  together: memory {:.2f} ms ({:.0f} % of the step), arithmetic {:.2f} ms ({:.0f} %): {} "
+      "binds\n  one after the other, each at what binds it: {:.2f} ms, {:.0f} % of the step\n",
+      memory_sum * 1e3, 100 * memory_sum / seconds, arithmetic_sum * 1e3,
+      100 * arithmetic_sum / seconds, memory_sum > arithmetic_sum ? "memory" : "arithmetic",
+      both_sum * 1e3, 100 * both_sum / seconds);
 }
 
 }  // namespace
 }  // namespace deepmint::v41
 
 int main(int argc, char** argv) {
-  std::string folder;
-  bool cold = false, make = false;
-  int threads = deepmint::physical_cores(), prefill = 0, steps = 3, position = 0, rows = 1;
+  deepmint::v41::Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
     const auto number = [&] { return i + 1 < argc ? std::max(0, std::atoi(argv[++i])) : 0; };
     if (arg == "--threads")
-      threads = std::max(1, number());
+      options.threads = std::max(1, number());
     else if (arg == "--prefill")
-      prefill = number();
+      options.prefill = number();
     else if (arg == "--steps")
-      steps = std::max(1, number());
+      options.steps = std::max(1, number());
     else if (arg == "--decode" || arg == "--position")
-      position = number();
-    else if (arg == "--rows")
-      rows = std::max(1, number());
-    else if (arg == "--cold")
-      cold = true;
+      options.position = number();
+    else if (arg == "--rows") {
+      options.rows.clear();
+      std::istringstream list(i + 1 < argc ? argv[++i] : "1");
+      for (std::string one; std::getline(list, one, ',');)
+        options.rows.push_back(std::max(1, std::atoi(one.c_str())));
+    } else if (arg == "--cold")
+      options.cold = true;
     else if (arg == "--make-official-layers")
-      make = true;
+      options.make = true;
     else
-      folder = arg;
+      options.folder = arg;
   }
-  if (folder.empty()) {
+  if (options.prefill > 0 || options.rows.empty()) options.rows = {1};
+  if (options.folder.empty()) {
     fmt::print(stderr,
                "usage: v41_phases FOLDER [--threads N] [--prefill ROWS] [--steps N] [--decode "
-               "POSITION] [--rows N] [--cold] [--make-official-layers]\n");
+               "POSITION] [--rows N,...] [--cold] [--make-official-layers]\n");
     return 2;
   }
-  if (make) {
-    const auto ok = deepmint::v41::synthesize(deepmint::v41::official_layers(), folder);
+  if (options.make) {
+    const auto ok = deepmint::v41::synthesize(deepmint::v41::official_layers(), options.folder);
     if (!ok) deepmint::v41::die(ok.error());
   }
-  return deepmint::v41::measure(folder, threads, prefill, steps, position, rows, cold);
+  deepmint::v41::Bench bench(options);
+  for (const int rows : options.rows) bench.measure(static_cast<size_t>(rows));
+  return 0;
 }
