@@ -150,6 +150,54 @@ BANDWIDTHS = (34, 200, 460)
 MACHINES = "34 GB/s is two channels of a small virtual machine, 200 GB/s a desktop with wide memory or a small server, 460 GB/s a socket with twelve channels of DDR5-4800"
 
 
+# Measured, not computed: the figures of the commands named in it.
+WHICH_BINDS = """## Which roof binds, measured
+
+Bytes are one roof, arithmetic the other: expanding FP4 and FP8 weights to BF16, multiplying, adding up. `bench/v41_phases` measures both in the run that it times: reads of memory before and after the steps, and
+the same products with weights in each core's second-level cache, so that nothing waits for memory; attention counts at the BF16 peak, index scores at the int8 peak. The longer time binds, and the share is of it.
+So the roof of arithmetic is that of this program's kernels, in the order of sums that its answers are defined by, not of the best conceivable ones.
+
+Layers of official widths (three of them, 48 experts): `chrt -f 1 v41_phases FOLDER --make-official-layers --decode 1024 --rows 1,2,4,8,16 --steps 7`; two Zen 4 cores, avx512bf16, memory at 37 GB/s, BF16 peak 473 GFLOP/s, 2026-11-30:
+
+| rows | MB a step | memory, ms | arithmetic, ms | binds | step, ms | of what binds | memory binds below |
+|---|---|---|---|---|---|---|---|
+| 1 | 1039 | 28.1 | 14.9 | memory | 30.4 | 93 % | 70 GB/s |
+| 2 | 1244 | 33.8 | 24.1 | memory | 37.8 | 89 % | 52 GB/s |
+| 4 | 1480 | 39.8 | 35.7 | memory | 48.3 | 83 % | 42 GB/s |
+| 8 | 1736 | 46.8 | 67.7 | arithmetic | 81.3 | 83 % | 26 GB/s |
+| 16 | 1986 | 53.6 | 124.4 | arithmetic | 145.5 | 85 % | 16 GB/s |
+
+The last column is where both take as long, on two cores; half of it is what one core keeps up with. Memory of 200 GB/s takes 6 such cores at one row, 8 at two, 10 at four, 16 at eight; memory of 460 GB/s takes 14, 18, 23 and 36.
+The same command a quarter of an hour before, memory at 34 GB/s: 86, 89 and 83 % of memory at one, two and four rows, 74 and 78 % of arithmetic at eight and sixteen.
+
+GB/s of weights from the second-level caches of both cores, by rows of the step (experts: by the rows that an expert gets, on average):
+
+| | 1 | 2 | 4 | 8 | 16 |
+|---|---|---|---|---|---|
+| FP8 | 82 | 54 | 44 | 19 | 11 |
+| BF16 | 155 | 133 | 106 | 51 | 26 |
+| FP4 | 49 (1.0) | 45 (1.2) | 39 (1.7) | 32 (2.6) | 21 (4.3) |
+
+FP4 from the cache is slower than the memory of this machine in its fast minutes (60 GB/s) at every number of rows, and than its slow minutes (37) from about two rows of an expert on: then arithmetic binds the experts, and no
+prefetching can change it.
+
+The `bench` preset (all 40 layers, narrow; `chrt -f 1 v41_phases FOLDER --decode 1024 --rows 1,2,4,8,16 --steps 10`), where fixed costs of a layer weigh more:
+
+| rows | MB a step | memory at 37 GB/s, ms | arithmetic, ms | binds | step, ms | of what binds |
+|---|---|---|---|---|---|---|
+| 1 | 754 | 20.2 | 12.9 | memory | 25.5 | 79 % |
+| 1, memory at 60 GB/s | 754 | 12.5 | 12.9 | arithmetic | 27.0 | 48 % |
+| 2 | 877 | 23.9 | 21.5 | memory | 34.5 | 69 % |
+| 4 | 1072 | 29.4 | 34.1 | arithmetic | 53.4 | 64 % |
+| 8 | 1270 | 35.2 | 67.0 | arithmetic | 97.2 | 69 % |
+| 16 | 1508 | 40.4 | 117.7 | arithmetic | 171.0 | 69 % |
+
+Kind of product by kind of product, each at what binds it, the first line is 85 % of its roofs. What is missing: attention, which is a third of all multiply-adds of
+this preset (a tenth at official widths) and runs at a third of the BF16 peak at one row, while it fetches the weights that come next, and at half of it at more; and the work of one thread and the beginnings of 12 pieces of work in each layer.
+
+"""
+
+
 def page(m):
     c, context = m.c, 8192
     dense, one = m.dense_bytes(), m.step_bytes(1, context)
@@ -157,7 +205,7 @@ def page(m):
 
 Made by `bench/v41_roofline.py --write`; a test fails when this page is stale. Every figure follows from the official dimensions: bytes
 that a step has to read, divided by a bandwidth. No arithmetic, no activations, no luck with caches is counted, so these are upper bounds;
-the share of them that the program reaches is in docs/benchmarks.md. {MACHINES}.
+the share of them that the program reaches is in docs/benchmarks.md. Only *Which roof binds* is measured. {MACHINES}.
 
 ## Bytes of a decode step
 
@@ -184,9 +232,7 @@ Rows of one step share the weights, but each brings its own experts. If rows pic
     for n in (1, 2, 4, 8, 16, 64):
         step = m.step_bytes(n, context)
         rows.append([str(n), f"{m.distinct(n):.1f}", gb(step)] + [f"{n * b * 1e9 / step:.1f}" for b in BANDWIDTHS])
-    out += [table(["rows", "experts of a layer", "GB per step"] + [f"tokens/s at {b} GB/s" for b in BANDWIDTHS], rows), """
-
-## Drafting
+    out += [table(["rows", "experts of a layer", "GB per step"] + [f"tokens/s at {b} GB/s" for b in BANDWIDTHS], rows), "\n\n", WHICH_BINDS, """## Drafting
 
 The drafter proposes ℓ tokens, the model checks 1 + ℓ rows in one step, and drafting never changes an answer. Those rows bring their own experts,
 which is what memory is short of: a check of 6 rows reads """, f"{m.step_bytes(6, context) / one:.2f}", """ times the bytes of one row, and the drafter's pass comes on top. So drafts pay only
