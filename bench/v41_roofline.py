@@ -157,7 +157,7 @@ Bytes are one roof, arithmetic the other: expanding FP4 and FP8 weights to BF16,
 the same products with weights in each core's second-level cache, so that nothing waits for memory; attention counts at the BF16 peak, index scores at the int8 peak. The longer time binds, and the share is of it.
 So the roof of arithmetic is that of this program's kernels, in the order of sums that its answers are defined by, not of the best conceivable ones.
 
-Layers of official widths (three of them, 48 experts): `chrt -f 1 v41_phases FOLDER --make-official-layers --decode 1024 --rows 1,2,4,8,16 --steps 7`; two Zen 4 cores, avx512bf16, memory at 37 GB/s, BF16 peak 473 GFLOP/s, 2026-11-30:
+Layers of official widths (three of them, 48 experts): `chrt -f 1 v41_phases FOLDER --make-official-layers --decode 1024 --rows 1,2,4,8,16 --steps 7`; two Zen 4 cores, avx512bf16, memory at 37 GB/s where not said otherwise, BF16 peak 473 GFLOP/s, 2026-11-30:
 
 | rows | MB a step | memory, ms | arithmetic, ms | binds | step, ms | of what binds | memory binds below |
 |---|---|---|---|---|---|---|---|
@@ -166,9 +166,14 @@ Layers of official widths (three of them, 48 experts): `chrt -f 1 v41_phases FOL
 | 4 | 1480 | 39.8 | 35.7 | memory | 48.3 | 83 % | 42 GB/s |
 | 8 | 1736 | 46.8 | 67.7 | arithmetic | 81.3 | 83 % | 26 GB/s |
 | 16 | 1986 | 53.6 | 124.4 | arithmetic | 145.5 | 85 % | 16 GB/s |
+| 1, at 65 GB/s | 1039 | 16.1 | 14.9 | memory | 24.4 | 66 % | |
+| 2, at 67 GB/s | 1244 | 18.7 | 24.2 | arithmetic | 33.5 | 72 % | |
+| 4, at 64 GB/s | 1480 | 23.1 | 35.7 | arithmetic | 46.0 | 78 % | |
+| 8, at 67 GB/s | 1736 | 26.1 | 67.8 | arithmetic | 83.1 | 82 % | |
+| 16, at 66 GB/s | 1986 | 30.1 | 124.4 | arithmetic | 147.9 | 84 % | |
 
-The last column is where both take as long, on two cores; half of it is what one core keeps up with. Memory of 200 GB/s takes 6 such cores at one row, 8 at two, 10 at four, 16 at eight; memory of 460 GB/s takes 14, 18, 23 and 36.
-The same command a quarter of an hour before, memory at 34 GB/s: 86, 89 and 83 % of memory at one, two and four rows, 74 and 78 % of arithmetic at eight and sixteen.
+The memory of this machine changes within minutes; the last five lines are another run. The last column is where both roofs are as high, on two cores; half of it is what one core keeps up with. Memory of 200 GB/s takes 6 such cores at one row, 8 at two, 10 at four, 16 at eight; memory of 460 GB/s takes 14, 18, 23 and 36.
+A third run, memory at 34 GB/s: 86, 89 and 83 % of memory at one, two and four rows, 74 and 78 % of arithmetic at eight and sixteen.
 
 GB/s of weights from the second-level caches of both cores, by rows of the step (experts: by the rows that an expert gets, on average):
 

@@ -13,6 +13,7 @@
 
 #include "core/cpu_isa.h"
 #include "model/deepseek_v41/formats.h"
+#include "model/deepseek_v41/rounding_testing.h"
 #include "model/deepseek_v41/synth.h"
 
 namespace deepmint::v41 {
@@ -241,15 +242,28 @@ TEST_F(FastLinearTest, GroupsAreProductsOfTheirOwn) {
   std::vector<float> y(static_cast<size_t>(m * groups * n));
   linear.linear_groups(w, x.data(), m, y.data());
   std::vector<double> want(static_cast<size_t>(n));
-  for (int64_t row = 0; row < m; ++row)
-    for (int64_t g = 0; g < groups; ++g) {
-      kernels::v41_linear_ref(view(w[static_cast<size_t>(g)]), kernels::V41Round::kPlain,
-                              x.data() + (row * groups + g) * k, 1, want.data());
-      for (int64_t i = 0; i < n; ++i)
-        EXPECT_NEAR(static_cast<double>(y[static_cast<size_t>((row * groups + g) * n + i)]),
-                    want[static_cast<size_t>(i)],
-                    std::fabs(want[static_cast<size_t>(i)]) * 0x1p-8 + 1e-4);
+  std::vector<float> weights(static_cast<size_t>(k));
+  for (int64_t g = 0; g < groups; ++g) {
+    const kernels::V41Weights matrix = view(w[static_cast<size_t>(g)]);
+    for (int64_t row = 0; row < m; ++row) {
+      const float* in = x.data() + (row * groups + g) * k;
+      kernels::v41_linear_ref(matrix, kernels::V41Round::kPlain, in, 1, want.data());
+      for (int64_t i = 0; i < n; ++i) {
+        // Exact products, k additions in float and four of lanes (docs/kernels/v41_linear.md), then
+        // one rounding to BF16.
+        kernels::v41_dequantize(matrix, i, weights.data());
+        double magnitude = 0;
+        for (int64_t j = 0; j < k; ++j)
+          magnitude += std::fabs(static_cast<double>(weights[static_cast<size_t>(j)]) * in[j]);
+        const double error =
+            (static_cast<double>(k) + 4) * 0x1p-24 * magnitude + static_cast<double>(k) * 0x1p-126;
+        const Rounded allowed = to_bf16(want[static_cast<size_t>(i)], error);
+        const float got = y[static_cast<size_t>((row * groups + g) * n + i)];
+        EXPECT_TRUE(allowed.holds(got)) << got << " for " << allowed.low << " to " << allowed.high
+                                        << ", row " << row << ", group " << g << ", output " << i;
+      }
     }
+  }
 }
 
 }  // namespace
