@@ -10,7 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
+#include <cstddef>
 #include <vector>
 
 #include "model/deepseek_v41/config.h"
@@ -62,9 +62,9 @@ struct MixTwin {
     // Half the relative error of the mean, and a division, a sum, a root and a division.
     const float r = once(inverse, inverse * (squares.error() / squares.value / 2 + 8 * kUnit));
     const auto value = [&](int row, float scale) {
+      const float* fn = w.fn.data() + static_cast<ptrdiff_t>(row) * n;
       Sum dot;
-      for (int i = 0; i < n; ++i)
-        dot.add(static_cast<double>(x[i]) * w.fn[static_cast<size_t>(row * n + i)]);
+      for (int i = 0; i < n; ++i) dot.add(static_cast<double>(x[i]) * fn[i]);
       return once(dot.value, dot.error()) * r * scale + w.base[static_cast<size_t>(row)];
     };
     const auto sigmoid = [&](float v) {
