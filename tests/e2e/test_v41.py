@@ -147,6 +147,10 @@ def test_wrong_use_is_one_clear_line(checkpoint, tmp_path):
     assert served.returncode == 2 and served.stdout == "" and "tokenizer" in served.stderr
     bad("score", checkpoint, "--ids", "1,512", says=["--ids[1]", "512"])
     bad("score", checkpoint, "--arithmetic", "exact", "--ids", "1,2", says=["--arithmetic", "reference"])
+    folder = changed(checkpoint, tmp_path / "images", lambda c: c.__setitem__("image_token_id", 5))
+    for command in ("run", "score"):
+        bad(command, folder, "--ids", "1,5,6", says=["expected a text token", "found image token 5"])
+    good("run", folder, "--ids", "1,4", "--max-tokens", "1")
     folder = changed(checkpoint, tmp_path / "no_map", lambda c: c.pop("x_engram_map"))
     bad("run", folder, "--ids", "1", says=["tokenizer", "x_engram_map", "config.json"])
     folder = changed(checkpoint, tmp_path / "ratio", lambda c: c["text_config"]["compress_ratios"].__setitem__(3, 4))

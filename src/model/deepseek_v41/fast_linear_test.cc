@@ -238,9 +238,13 @@ TEST_F(FastLinearTest, GroupsAreProductsOfTheirOwn) {
   const int64_t m = 11, k = w[0].k, n = w[0].n;
   const auto x = rows(m, groups * k);
   ThreadPool pool(2);
-  FastLinear linear(pool);
-  std::vector<float> y(static_cast<size_t>(m * groups * n));
-  linear.linear_groups(w, x.data(), m, y.data());
+  std::vector<std::vector<float>> answers;  // of every instruction set
+  for (const Isa isa : available_isas()) {
+    set_active_isa(isa);
+    FastLinear linear(pool);
+    linear.linear_groups(w, x.data(), m,
+                         answers.emplace_back(static_cast<size_t>(m * groups * n)).data());
+  }
   std::vector<double> want(static_cast<size_t>(n));
   std::vector<float> weights(static_cast<size_t>(k));
   for (int64_t g = 0; g < groups; ++g) {
@@ -258,9 +262,11 @@ TEST_F(FastLinearTest, GroupsAreProductsOfTheirOwn) {
         const double error =
             (static_cast<double>(k) + 4) * 0x1p-24 * magnitude + static_cast<double>(k) * 0x1p-126;
         const Rounded allowed = to_bf16(want[static_cast<size_t>(i)], error);
-        const float got = y[static_cast<size_t>((row * groups + g) * n + i)];
-        EXPECT_TRUE(allowed.holds(got)) << got << " for " << allowed.low << " to " << allowed.high
-                                        << ", row " << row << ", group " << g << ", output " << i;
+        for (const std::vector<float>& y : answers) {
+          const float got = y[static_cast<size_t>((row * groups + g) * n + i)];
+          EXPECT_TRUE(allowed.holds(got)) << got << " for " << allowed.low << " to " << allowed.high
+                                          << ", row " << row << ", group " << g << ", output " << i;
+        }
       }
     }
   }

@@ -198,7 +198,7 @@ TEST(LongContext, AddressesTheLastOfAMillionPositions) {
 }
 
 // Long after every limit of a small model, prefill in two chunkings and a decode step agree: 3,000
-// tokens, and 40,000 in the long run of the tests (minutes of arithmetic).
+// tokens, and 40,000 in the long run of the tests (some 20 s of processor time).
 TEST(LongContext, TwoChunkingsAgree) {
   const char* full = std::getenv("DEEPMINT_TEST_FULL");
   const size_t tokens_in_all = full != nullptr && std::string_view(full) == "1" ? 40000 : 3000;

@@ -201,14 +201,14 @@ TEST(V41Model, RejectedDraftsLeaveNoTrace) {
 TEST(V41Model, RefusesRowsThatCannotRun) {
   V41Model& model = tiny();
   Cache cache(model, 1, 2, std::byte{0});
-  const auto refused = [&](Row r) {
+  const auto refused = [&](Row r, ErrorCode code = ErrorCode::kInvalidArgument) {
     std::vector<float> logits(512);
     const SequenceRef ref = cache.ref(0);
     const auto before = std::vector<std::byte>(cache.bytes(2).begin(), cache.bytes(2).end());
     const auto status =
         model.forward({std::span(&r, 1), std::span(&ref, 1), cache.memory()}, logits, nullptr);
     EXPECT_EQ(std::ranges::equal(before, cache.bytes(2)), !status);
-    return !status && status.error().code == ErrorCode::kInvalidArgument;
+    return !status && status.error().code == code;
   };
   Row good;
   good.token = 3;
@@ -223,6 +223,9 @@ TEST(V41Model, RefusesRowsThatCannotRun) {
     change(r);
     EXPECT_TRUE(refused(r));
   }
+  Row image = good;  // pictures are not there yet
+  image.image_row = 0;
+  EXPECT_TRUE(refused(image, ErrorCode::kUnsupported));
 }
 
 // Float32 in a fixed order against double, rounded once: last-bit differences flip codes and then
