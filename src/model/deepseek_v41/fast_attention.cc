@@ -11,11 +11,13 @@
 namespace deepmint::v41 {
 namespace {
 
-// Selected rows lie anywhere in the cache's memory: ask for one some rows before it is unpacked.
+// Rows lie anywhere in the cache's memory: ask for one some rows before it is unpacked.
 constexpr int32_t kAhead = 6;
+void prefetch_row(const std::byte* row, size_t bytes) {
+  for (size_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(row + byte);
+}
 void prefetch_row(const PagedRows& rows, int32_t row) {
-  const std::byte* at = rows.row(row);
-  for (size_t byte = 0; byte < rows.row_bytes; byte += 64) __builtin_prefetch(at + byte);
+  prefetch_row(rows.row(row), rows.row_bytes);
 }
 
 // Rows of one sequence that one thread takes in a row: they share most of their window, and often
@@ -134,9 +136,10 @@ void FastOps::attend_shared(float* q, const AttentionRow& r, const Config& c, co
       for (int64_t t = from; t < to; ++t) {
         uint16_t* out;
         if (t < window) {
+          const int32_t p = r.floor + static_cast<int32_t>(t);
+          if (p + kAhead <= r.position) prefetch_row(r.window.row(p + kAhead), r.window.row_bytes);
           out = s.window + t * s.stride;
-          kernels::v41_unpack_window(r.window.row(r.floor + static_cast<int32_t>(t)), dim, begin,
-                                     end, out);
+          kernels::v41_unpack_window(r.window.row(p), dim, begin, end, out);
         } else {
           const int64_t i = t - window;
           if (i + kAhead < r.n_selected) prefetch_row(r.global, r.selected[i + kAhead]);
