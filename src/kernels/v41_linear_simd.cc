@@ -255,33 +255,74 @@ DM_INLINE __m256 sums(const F16* a) {
 }
 #endif
 
-template <int kRows, int kOutputs>
-DM_INLINE void finish(const F16 (&acc)[kRows][kOutputs], float* y, int64_t stride, bool to_bf16) {
-  constexpr int kSums = kRows * kOutputs, kPadded = (kSums + 7) / 8 * 8;
-  alignas(64) float out[kPadded];
+#if DEEPMINT_ISA_LEVEL >= 4
+// The same from the halves of eight registers: lanes 0-7 and 8-15.
+DM_INLINE __m256 sums(const __m256* low, const __m256* high) {
+  __m256 half[8], pair[4];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) half[i] = _mm256_add_ps(low[i], high[i]);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    pair[i] = _mm256_add_ps(_mm256_permute2f128_ps(half[2 * i], half[2 * i + 1], 0x20),
+                            _mm256_permute2f128_ps(half[2 * i], half[2 * i + 1], 0x31));
+  const __m256 p = _mm256_add_ps(_mm256_shuffle_ps(pair[0], pair[2], 0x44),
+                                 _mm256_shuffle_ps(pair[0], pair[2], 0xEE)),
+               q = _mm256_add_ps(_mm256_shuffle_ps(pair[1], pair[3], 0x44),
+                                 _mm256_shuffle_ps(pair[1], pair[3], 0xEE));
+  const __m256 s = _mm256_add_ps(_mm256_shuffle_ps(p, q, 0x88), _mm256_shuffle_ps(p, q, 0xDD));
+  return _mm256_permutevar8x32_ps(s, _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7));
+}
+#endif
+
 #if DEEPMINT_ISA_LEVEL >= 2
-  F16 all[kPadded];
-#pragma GCC unroll 32
-  for (int i = 0; i < kPadded; ++i) all[i] = i < kSums ? acc[i / kOutputs][i % kOutputs] : zero();
+// Rounds and stores kRows x kOutputs sums, row by row, eight at a time: sums_of(i) are those from
+// the i-th on.
+template <int kRows, int kOutputs, class Sums>
+DM_INLINE void store_sums(Sums&& sums_of, float* y, int64_t stride, bool to_bf16) {
+  constexpr int kSums = kRows * kOutputs, kPadded = (kSums + 7) / 8 * 8;
+  constexpr bool kWhole = kOutputs == 8, kHalves = kOutputs == 4 && kRows % 2 == 0;
+  alignas(64) float out[kPadded];
 #pragma GCC unroll 4
   for (int i = 0; i < kPadded; i += 8) {
-    __m256i s = _mm256_castps_si256(sums(all + i));
+    __m256i s = _mm256_castps_si256(sums_of(i));
     if (to_bf16) {
       const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(s, 16), _mm256_set1_epi32(1));
       s = _mm256_add_epi32(s, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
       s = _mm256_and_si256(s, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u)));
     }
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out + i), s);
+    float* row = y + i / kOutputs * stride;
+    if constexpr (kWhole) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(row), s);
+    } else if constexpr (kHalves) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(row), _mm256_castsi256_si128(s));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(row + stride), _mm256_extracti128_si256(s, 1));
+    } else {
+      _mm256_store_si256(reinterpret_cast<__m256i*>(out + i), s);
+    }
   }
-#else
-  for (int i = 0; i < kSums; ++i) {
-    const float s = sum(acc[i / kOutputs][i % kOutputs]);
-    out[i] = to_bf16 ? float_of(rounded_bits(s)) : s;
-  }
-#endif
+  if constexpr (!kWhole && !kHalves)
 #pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+      for (int o = 0; o < kOutputs; ++o) y[r * stride + o] = out[r * kOutputs + o];
+}
+#endif
+
+template <int kRows, int kOutputs>
+DM_INLINE void finish(const F16 (&acc)[kRows][kOutputs], float* y, int64_t stride, bool to_bf16) {
+#if DEEPMINT_ISA_LEVEL >= 2
+  constexpr int kSums = kRows * kOutputs, kPadded = (kSums + 7) / 8 * 8;
+  F16 all[kPadded];
+#pragma GCC unroll 32
+  for (int i = 0; i < kPadded; ++i) all[i] = i < kSums ? acc[i / kOutputs][i % kOutputs] : zero();
+  store_sums<kRows, kOutputs>([&](int i) __attribute__((always_inline)) { return sums(all + i); },
+                              y, stride, to_bf16);
+#else
   for (int r = 0; r < kRows; ++r)
-    for (int o = 0; o < kOutputs; ++o) y[r * stride + o] = out[r * kOutputs + o];
+    for (int o = 0; o < kOutputs; ++o) {
+      const float s = sum(acc[r][o]);
+      y[r * stride + o] = to_bf16 ? float_of(rounded_bits(s)) : s;
+    }
+#endif
 }
 
 // ---- Few rows: weights expand in registers
@@ -529,13 +570,16 @@ void narrow_tile(const V41Args& a, int64_t output) {
       }
     }
   }
-  F16 acc[kRows][kOutputs];
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 8
-    for (int o = 0; o < kOutputs; ++o)
-      acc[r][o].v = _mm512_insertf32x8(_mm512_castps256_ps512(even_sum[r][o]), odd_sum[r][o], 1);
-  finish<kRows, kOutputs>(acc, a.y + output, a.y_stride, a.to_bf16);
+  constexpr int kSums = kRows * kOutputs, kPadded = (kSums + 7) / 8 * 8;
+  __m256 even[kPadded], odd[kPadded];
+#pragma GCC unroll 16
+  for (int i = 0; i < kPadded; ++i) {
+    even[i] = i < kSums ? even_sum[i / kOutputs][i % kOutputs] : _mm256_setzero_ps();
+    odd[i] = i < kSums ? odd_sum[i / kOutputs][i % kOutputs] : _mm256_setzero_ps();
+  }
+  store_sums<kRows, kOutputs>(
+      [&](int i) __attribute__((always_inline)) { return sums(even + i, odd + i); }, a.y + output,
+      a.y_stride, a.to_bf16);
 }
 #endif
 
