@@ -84,7 +84,8 @@ size_t operand_row_bytes(int64_t k, size_t operand_bytes) {
 // limits, so that the next ones arrive during the products of these.
 constexpr size_t kPanelBytes = size_t{384} << 10, kSmallPanelBytes = size_t{128} << 10;
 constexpr int64_t kFewRows = 32;
-constexpr int64_t kDirectUnit = 32;  // outputs handed out at a time; a multiple of 32
+constexpr size_t kFirstBytes = 8192;  // kAheadBytes of the kernels
+constexpr int64_t kDirectUnit = 32;   // outputs handed out at a time; a multiple of 32
 
 int64_t panel_outputs(const V41Kernels& kernel, const V41Weights& w, int64_t m) {
   const size_t budget = m <= kFewRows ? kSmallPanelBytes : kPanelBytes;
@@ -352,6 +353,19 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
     return products[i].w.codes +
            (unit - first[i]) * static_cast<size_t>(unit_of(i)) * code_stride(products[i].w);
   };
+  // What a kernel's own fetching does not reach: the first bytes of a thread's share.
+  const auto fetch_first = [&](size_t own) {
+    const V41Workspace::Share& share = workspace.shares_[own];
+    const size_t at = share.next.load(std::memory_order_relaxed);
+    if (at >= share.end) return;
+    const V41Product& p = products[product_of(at)];
+    if (static_cast<int64_t>(p.x.size()) > kFewRows) return;
+    const std::byte* codes = codes_of(at);
+    const auto left =
+        static_cast<size_t>(p.w.codes + static_cast<size_t>(p.w.n) * code_stride(p.w) - codes);
+    for (size_t byte = 0; byte < std::min(left, kFirstBytes); byte += kCacheLine)
+      __builtin_prefetch(codes + byte);
+  };
   pool.run(threads, [&](size_t own, size_t, int) {
     std::byte* panel = workspace.panels_[own].data();
     const auto take = [](V41Workspace::Share& from, auto&& body) {
@@ -365,6 +379,7 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
       take(workspace.beside_, [&](size_t item) { beside.run(beside.what, item); });
     };
     if (own + 1 == threads) do_beside();
+    fetch_first(own);
     for (size_t k = 0; k < threads; ++k) {
       V41Workspace::Share& share = workspace.shares_[(own + k) % threads];
       take(share, [&](size_t at) {
