@@ -393,6 +393,18 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
   });
 }
 
+void v41_linear_here(const V41Product& p) {
+  DEEPMINT_CHECK(p.w.format == V41Format::kBf16);
+  const V41Kernels& kernel = kernels();
+  const auto most = static_cast<size_t>(kernel.direct_rows[0]);
+  for (size_t row = 0; row < p.x.size(); row += most) {
+    V41Product part = p;
+    part.x = p.x.subspan(row, std::min(most, p.x.size() - row));
+    part.y = p.y + static_cast<int64_t>(row) * p.stride;
+    run(kernel, part, 0, p.w.n, nullptr, nullptr);
+  }
+}
+
 void v41_swiglu(const float* gate, const float* up, int64_t n, float limit, float weight,
                 float* t) {
   DEEPMINT_DCHECK(n % 16 == 0);

@@ -121,6 +121,9 @@ class V41Workspace {
 void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, ThreadPool& pool,
                 const V41Beside& beside = {});
 
+// A BF16 product on the calling thread alone, for use inside a larger parallel region.
+void v41_linear_here(const V41Product& product);
+
 // The input of an expert's w2: t = bf16(weight * (g * sigmoid(g) * u)) with g = min(gate, limit)
 // and u = up held within ±limit. n is a multiple of 16; weight 1 for the shared expert. In float, 4
 // ulp before the last rounding. t may be gate or up.

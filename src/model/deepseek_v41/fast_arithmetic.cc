@@ -27,7 +27,9 @@ class FastArithmetic : public FastOps {
   }
   void moe(const float* u, int64_t m, const Config& c, int layer, const LayerWeights& w,
            float* y) override {
-    const auto ids = linear_.route(u, m, c, w);
+    const bool few = m <= kMixRows && pool_->size() > 1 && w.gate.kind == WeightKind::kBf16;
+    const auto ids =
+        few ? linear_.route_beside_shared(u, m, c, w, take_beside()) : linear_.route(u, m, c, w);
     if (hints_ != nullptr) hints_->experts(layer, ids);
     linear_.experts(u, m, c, w, y, take_beside());
   }

@@ -96,6 +96,7 @@ void FastLinear::reserve(const Config& c, size_t max_rows) {
   rows_.reserve(rows * std::max(c.o_groups, 1), widest / std::max(c.o_groups, 1) + 64);
   rows_.reserve(rows, widest);
   shared_rows_.reserve(rows, c.hidden);
+  router_rows_.reserve(rows, c.hidden);
   const size_t k = static_cast<size_t>(c.experts_per_token),
                experts = static_cast<size_t>(c.experts), slots = max_rows * k,
                all = slots + max_rows;
@@ -159,44 +160,41 @@ void FastLinear::linear_groups(std::span<const Matrix> w, const float* x, int64_
   kernels::v41_linear(products_, workspace_, pool_);
 }
 
-std::span<const int32_t> FastLinear::route(const float* u, int64_t m, const Config& c,
-                                           const LayerWeights& w) {
-  const auto rows = static_cast<size_t>(m), experts = static_cast<size_t>(c.experts),
-             k = static_cast<size_t>(c.experts_per_token);
-  logits_.resize(rows * experts);
-  linear(w.gate, u, m, logits_.data(), Output::kF32);
-  chosen_.resize(rows * k);
-  weights_.resize(rows * k);
+// Experts and their weights of rows [begin, end), from their logits.
+void FastLinear::choose(size_t begin, size_t end, const Config& c, const LayerWeights& w) {
+  const auto experts = static_cast<size_t>(c.experts), k = static_cast<size_t>(c.experts_per_token);
   const auto scale = static_cast<float>(c.route_scale);
-  for_rows(pool_, rows, 16 * experts, [&](size_t begin, size_t end, int) {
-    for (size_t row = begin; row < end; ++row) {
-      float* score = logits_.data() + row * experts;
-      int32_t* chosen = chosen_.data() + row * k;
-      float* weight = weights_.data() + row * k;
-      for (size_t e = 0; e < experts; ++e)
-        score[e] = router_score(static_cast<double>(score[e]) / c.gate_temperature);
-      // Largest score + bias first, ties to the lower id; k is small, so one pass for each.
-      double sum = 0;
-      for (size_t i = 0; i < k; ++i) {
-        size_t best = experts;
-        float best_key = 0;
-        for (size_t e = 0; e < experts; ++e) {
-          const float key = score[e] + w.gate_bias[e];
-          if (best < experts && !(key > best_key)) continue;
-          if (std::find(chosen, chosen + i, static_cast<int32_t>(e)) != chosen + i) continue;
-          best = e;
-          best_key = key;
-        }
-        chosen[i] = static_cast<int32_t>(best);
-        sum += static_cast<double>(score[best]);  // in the order of selection
+  for (size_t row = begin; row < end; ++row) {
+    float* score = logits_.data() + row * experts;
+    int32_t* chosen = chosen_.data() + row * k;
+    float* weight = weights_.data() + row * k;
+    for (size_t e = 0; e < experts; ++e)
+      score[e] = router_score(static_cast<double>(score[e]) / c.gate_temperature);
+    // Largest score + bias first, ties to the lower id; k is small, so one pass for each.
+    double sum = 0;
+    for (size_t i = 0; i < k; ++i) {
+      size_t best = experts;
+      float best_key = 0;
+      for (size_t e = 0; e < experts; ++e) {
+        const float key = score[e] + w.gate_bias[e];
+        if (best < experts && !(key > best_key)) continue;
+        if (std::find(chosen, chosen + i, static_cast<int32_t>(e)) != chosen + i) continue;
+        best = e;
+        best_key = key;
       }
-      const float denominator = static_cast<float>(sum) + 1e-20f;
-      std::sort(chosen, chosen + k);
-      for (size_t i = 0; i < k; ++i)
-        weight[i] = scale * (score[static_cast<size_t>(chosen[i])] / denominator);
+      chosen[i] = static_cast<int32_t>(best);
+      sum += static_cast<double>(score[best]);  // in the order of selection
     }
-  });
+    const float denominator = static_cast<float>(sum) + 1e-20f;
+    std::sort(chosen, chosen + k);
+    for (size_t i = 0; i < k; ++i)
+      weight[i] = scale * (score[static_cast<size_t>(chosen[i])] / denominator);
+  }
+}
 
+// Groups what choose() found by expert.
+void FastLinear::make_slots(size_t rows, const Config& c) {
+  const auto experts = static_cast<size_t>(c.experts), k = static_cast<size_t>(c.experts_per_token);
   first_slot_.assign(experts + 1, 0);
   for (const int32_t e : chosen_) ++first_slot_[static_cast<size_t>(e) + 1];
   ids_.clear();
@@ -216,7 +214,77 @@ std::span<const int32_t> FastLinear::route(const float* u, int64_t m, const Conf
   }
   std::move_backward(first_slot_.begin(), first_slot_.end() - 1, first_slot_.end());
   first_slot_[0] = 0;
+}
+
+std::span<const int32_t> FastLinear::route(const float* u, int64_t m, const Config& c,
+                                           const LayerWeights& w) {
+  const auto rows = static_cast<size_t>(m), experts = static_cast<size_t>(c.experts),
+             k = static_cast<size_t>(c.experts_per_token);
+  shared_done_ = false;
+  logits_.resize(rows * experts);
+  linear(w.gate, u, m, logits_.data(), Output::kF32);
+  chosen_.resize(rows * k);
+  weights_.resize(rows * k);
+  for_rows(pool_, rows, 16 * experts,
+           [&](size_t begin, size_t end, int) { choose(begin, end, c, w); });
+  make_slots(rows, c);
   return ids_;
+}
+
+struct FastLinear::Routing {
+  FastLinear* to;
+  const float* u;
+  int64_t m;
+  const Config* c;
+  const LayerWeights* w;
+  const kernels::V41Beside* others;
+
+  void run() const {
+    const auto rows = static_cast<size_t>(m), experts = static_cast<size_t>(c->experts);
+    to->router_rows_.prepare(format_of(w->gate), V41Round::kPlain, m, c->hidden);
+    for (int64_t row = 0; row < m; ++row) to->router_rows_.convert_row(row, u + row * c->hidden);
+    kernels::v41_linear_here({view(w->gate), to->router_rows_.rows(), to->logits_.data(),
+                              static_cast<int64_t>(experts), false});
+    to->choose(0, rows, *c, *w);
+    to->make_slots(rows, *c);
+  }
+};
+
+std::span<const int32_t> FastLinear::route_beside_shared(const float* u, int64_t m, const Config& c,
+                                                         const LayerWeights& w,
+                                                         const kernels::V41Beside& beside) {
+  const auto rows = static_cast<size_t>(m), experts = static_cast<size_t>(c.experts),
+             k = static_cast<size_t>(c.experts_per_token);
+  logits_.resize(rows * experts);
+  chosen_.resize(rows * k);
+  weights_.resize(rows * k);
+  products_.clear();
+  prepare_shared(u, m, c, w);
+  Routing routing{this, u, m, &c, &w, &beside};
+  // A score takes about as long as 2 KB of a product.
+  const size_t bytes = w.gate.weight->bytes.size() + 2048 * rows * experts;
+  const auto run = [](void* what, size_t item) {
+    const Routing& r = *static_cast<Routing*>(what);
+    item == 0 ? r.run() : r.others->run(r.others->what, item - 1);
+  };
+  kernels::v41_linear(products_, workspace_, pool_,
+                      {1 + beside.count, bytes + beside.bytes, run, &routing});
+  shared_done_ = true;
+  return ids_;
+}
+
+// w1 and w3 of the shared expert, at the end of products_.
+void FastLinear::prepare_shared(const float* u, int64_t m, const Config& c, const LayerWeights& w) {
+  const auto rows = static_cast<size_t>(m), inter = static_cast<size_t>(c.expert_inter),
+             slots = rows * static_cast<size_t>(c.experts_per_token), all = slots + rows;
+  gate_.resize(all * inter);
+  up_.resize(all * inter);
+  shared_rows_.set(format_of(w.shared.w1), V41Round::kQ8, u, m, c.hidden, c.hidden, pool_);
+  const auto stride = static_cast<int64_t>(inter);
+  products_.push_back(
+      {view(w.shared.w1), shared_rows_.rows(), gate_.data() + slots * inter, stride, true});
+  products_.push_back(
+      {view(w.shared.w3), shared_rows_.rows(), up_.data() + slots * inter, stride, true});
 }
 
 void FastLinear::experts(const float* u, int64_t m, const Config& c, const LayerWeights& w,
@@ -237,7 +305,6 @@ void FastLinear::experts(const float* u, int64_t m, const Config& c, const Layer
 
   // w1 and w3 of every expert that has rows, and of the shared one.
   rows_.set(format_of(w.experts[0].w1), V41Round::kQ8, u, m, c.hidden, c.hidden, pool_);
-  shared_rows_.set(format_of(w.shared.w1), V41Round::kQ8, u, m, c.hidden, c.hidden, pool_);
   pointers_.resize(slots);
   for (size_t slot = 0; slot < slots; ++slot)
     pointers_[slot] = rows_.rows()[static_cast<size_t>(slot_row_[slot])];
@@ -249,10 +316,7 @@ void FastLinear::experts(const float* u, int64_t m, const Config& c, const Layer
     products_.push_back({view(expert(e).w1), x, gate_.data() + begin * inter, stride, true});
     products_.push_back({view(expert(e).w3), x, up_.data() + begin * inter, stride, true});
   }
-  products_.push_back(
-      {view(w.shared.w1), shared_rows_.rows(), gate_.data() + slots * inter, stride, true});
-  products_.push_back(
-      {view(w.shared.w3), shared_rows_.rows(), up_.data() + slots * inter, stride, true});
+  if (!std::exchange(shared_done_, false)) prepare_shared(u, m, c, w);
   kernels::v41_linear(products_, workspace_, pool_, beside);
 
   inner_.prepare(format_of(w.experts[0].w2), V41Round::kQ8, static_cast<int64_t>(slots),

@@ -44,15 +44,25 @@ class FastLinear {
 
   // Chooses the experts of each row; returns the ids that any row chose, ascending.
   std::span<const int32_t> route(const float* u, int64_t m, const Config& c, const LayerWeights& w);
+  // route() on one thread, beside the first products of the shared expert on the others, which the
+  // next experts() finds done. For few rows: choosing is short, but all would wait for it.
+  std::span<const int32_t> route_beside_shared(const float* u, int64_t m, const Config& c,
+                                               const LayerWeights& w,
+                                               const kernels::V41Beside& beside);
   // y: [m, hidden] = the routed experts by ascending id, then the shared one, after route() of the
   // same rows.
   void experts(const float* u, int64_t m, const Config& c, const LayerWeights& w, float* y,
                const kernels::V41Beside& beside = {});
 
  private:
+  struct Routing;  // what route_beside_shared() hands to the thread that routes
+  void choose(size_t begin, size_t end, const Config& c, const LayerWeights& w);
+  void make_slots(size_t rows, const Config& c);
+  void prepare_shared(const float* u, int64_t m, const Config& c, const LayerWeights& w);
+
   ThreadPool& pool_;
   kernels::V41Workspace workspace_;
-  kernels::V41Rows rows_, shared_rows_, inner_, shared_inner_;
+  kernels::V41Rows rows_, shared_rows_, router_rows_, inner_, shared_inner_;
   std::vector<kernels::V41Product> products_;
   std::vector<const uint8_t*> pointers_;
   // Routing: a slot is one (row, expert); slots of an expert stand together, by ascending row.
@@ -61,6 +71,7 @@ class FastLinear {
   std::vector<int32_t> first_slot_;  // [experts + 1]
   // Of each slot, then of each row for the shared expert.
   std::vector<float> gate_, up_, part_;
+  bool shared_done_ = false;  // w1 and w3 of the shared expert, by route_beside_shared()
 };
 
 }  // namespace deepmint::v41
