@@ -93,12 +93,14 @@ Status Batch::check() const {
   return {};
 }
 
-// What an answer depends on beside its line and the model.
+// What an answer depends on beside its line and the model. Settings that nobody has set are left
+// out: a later version may have more of them, and still go on.
 Result<Hash128> Batch::options_digest(const Settings& settings) const {
   json::Writer w;
   w.begin_array();
   for (const Setting& s : settings.all())
-    if (s.section() == "sampling") w.value(s.text());
+    if (s.section() == "sampling" && s.origin.kind != Origin::Kind::kDefault)
+      w.value(s.key + "=" + s.text());
   if (held_to_)
     w.value(static_cast<int>(held_to_->spec.kind)).value(utf8::sanitize(held_to_->spec.text));
   if (chat_template_) {

@@ -125,6 +125,11 @@ def test_other_forms(tmp_path):
     assert content(results(tmp_path / "g")["a"]) in ("yes", "no")
     good("batch", smollm2(), tmp_path / "in", "-o", tmp_path / "r", "--regex", "[xyz]{5}")
     assert len(content(results(tmp_path / "r")["a"])) == 5
+    (tmp_path / "tags").write_text(json.dumps({"triggers": ["@"], "structures": [{"begin": "@", "schema": {"const": True}, "end": "!"}]}))
+    put(tmp_path / "in", [line("a", max_tokens=9, logit_bias={good("tokenize", smollm2(), "-p", "@").strip(): 100})])
+    good("batch", smollm2(), tmp_path / "in", "-o", tmp_path / "t", "--structural-tag", tmp_path / "tags")
+    text = content(results(tmp_path / "t")["a"])
+    assert len(text) > 6 and ("@true!" * 9).startswith(text)
 
 
 def test_what_cannot_be_compiled_is_what_run_says(tiny_model, tmp_path):
