@@ -33,6 +33,7 @@ class Wakes {
   int fd() const { return fd_; }
   void push(std::shared_ptr<LocalExchange> exchange) {
     const std::lock_guard lock(mutex_);
+    if (stopped_) return;
     pending_.push_back(std::move(exchange));
     const uint64_t one = 1;
     if (pending_.size() == 1) (void)!::write(fd_, &one, sizeof(one));
@@ -45,9 +46,18 @@ class Wakes {
     out.swap(pending_);
   }
 
+  // Nobody takes any more. Exchanges have this, so it must not have them.
+  void stop() {
+    std::vector<std::shared_ptr<LocalExchange>> dropped;
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    dropped.swap(pending_);
+  }
+
  private:
   const int fd_;
   std::mutex mutex_;
+  bool stopped_ = false;
   std::vector<std::shared_ptr<LocalExchange>> pending_;
 };
 
@@ -117,6 +127,7 @@ LocalApi::~LocalApi() {
   impl_->context->draining = true;
   for (const auto& exchange : impl_->running) exchange->abandon();
   impl_->context->workers.stop();
+  impl_->wakes->stop();
 }
 
 Result<std::unique_ptr<LocalApi>> LocalApi::create(const ServerConfig& config, ServedModel model) {
