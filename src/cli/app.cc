@@ -86,7 +86,7 @@ int run_program(const std::vector<std::string>& args) noexcept {
   try {
     const Status status = run_line(args);
     // `deepmint run … | head -1`: the reader has what it wanted.
-    if (stdout_closed()) return 0;
+    if (stdout_closed() && (status || status.error().code == ErrorCode::kCancelled)) return 0;
     return status ? 0 : report(status.error());
   } catch (const std::bad_alloc&) {
     write_stderr("deepmint: out of memory\n");

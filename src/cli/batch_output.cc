@@ -60,9 +60,9 @@ std::optional<EarlierResult> parse_result(std::string_view text) {
   const json::Value* id = parsed->find("id");
   const json::Value* custom_id = parsed->find("custom_id");
   if (id == nullptr || !id->is_string() || !id->as_string().starts_with(kResultIdPrefix) ||
-      custom_id == nullptr || !custom_id->is_string())
+      custom_id == nullptr || !(custom_id->is_string() || custom_id->is_null()))
     return std::nullopt;
-  EarlierResult out{id->as_string(), custom_id->as_string()};
+  EarlierResult out{id->as_string(), custom_id->is_null() ? "" : custom_id->as_string()};
   if (const json::Value* response = parsed->find("response"))
     if (const json::Value* status = response->find("status_code"))
       out.is_good = status->to_int64() == 200;
@@ -121,7 +121,11 @@ std::string result_line(const BatchResult& result) {
   json::Writer w;
   w.begin_object();
   w.key("id").value(std::string(kResultIdPrefix) + digits);
-  w.key("custom_id").value(result.custom_id);
+  w.key("custom_id");
+  if (is_line_name(result.custom_id))
+    w.null();
+  else
+    w.value(result.custom_id);
   w.key("response");
   if (result.error == nullptr) {
     w.begin_object();
@@ -250,11 +254,10 @@ Result<BatchOutput::Earlier> BatchOutput::read(BatchLedger& ledger) {
 
 // Without the results whose requests are run again: a new file in the place of the old one.
 Status BatchOutput::rewrite() {
-  const std::string temporary = path_ + ".tmp";
+  std::string temporary = path_ + ".XXXXXX";  // nobody's file has the name that comes of it
   struct stat info = {};
   if (::fstat(fd_.get(), &info) != 0) return system_error("cannot read", name_);
-  ::unlink(temporary.c_str());
-  OwnedFd fd(::open(temporary.c_str(), O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  OwnedFd fd(::mkostemp(temporary.data(), O_APPEND | O_CLOEXEC));
   if (!fd) return system_error("cannot make it", temporary);
   const auto fill = [&]() -> Status {
     if (::fchmod(fd.get(), info.st_mode & 07777) != 0)

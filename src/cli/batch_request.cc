@@ -41,6 +41,7 @@ std::optional<BatchLineError> read(std::string_view text, BatchRequest& out) {
       return wrong("invalid_custom_id",
                    "custom_id: expected a string of at least one character, found " + found(id));
     out.custom_id = id->as_string();
+    out.is_numbered = false;
   }
   if (id == nullptr && method == nullptr && url == nullptr && body == nullptr) {
     body = &*parsed;
@@ -51,7 +52,10 @@ std::optional<BatchLineError> read(std::string_view text, BatchRequest& out) {
       return wrong("invalid_url", fmt::format("url: expected {}, found {}",
                                               fmt::join(LocalApi::paths(), " or "), found(url)));
     if (body == nullptr || !body->is_object())
-      return wrong("invalid_body", "body: expected an object, found " + found(body));
+      return wrong("invalid_body", "body: expected an object, found " + found(body) +
+                                       (body == nullptr && member("messages") != nullptr
+                                            ? "; messages belong inside it"
+                                            : ""));
   }
   // A result is one object; the published API refuses streams as well.
   if (const json::Value* stream = body->find("stream");
@@ -65,14 +69,18 @@ std::optional<BatchLineError> read(std::string_view text, BatchRequest& out) {
 }  // namespace
 
 BatchRequest read_batch_request(const FileLine& line, size_t max_line_bytes) {
-  BatchRequest out{std::to_string(line.number)};
+  BatchRequest out{.custom_id = std::to_string(line.number), .is_numbered = true};
   if (line.is_too_long) {
     out.error = BatchLineError{"line_too_long", fmt::format("expected at most {} bytes, found {}",
                                                             max_line_bytes, line.end - line.begin)};
   } else {
     out.error = read(line.text, out);
   }
-  if (out.error) out.error->message = fmt::format("line {}: {}", line.number, out.error->message);
+  if (out.error) {
+    out.error->message = fmt::format("line {}: {}", line.number, out.error->message);
+    if (out.is_numbered) out.custom_id.insert(0, 1, '\xff');
+    out.is_numbered = false;
+  }
   return out;
 }
 

@@ -22,11 +22,17 @@ struct BatchLineError {
 };
 
 struct BatchRequest {
-  std::string custom_id;  // of the line, or its number when the line gives none that can be used
-  std::string path = {};  // of the endpoint
-  std::string body = {};  // JSON text
+  // Of the line; the number of a line that has none and is a request; and of a line that is no
+  // request and has none a name that no custom_id can be (is_line_name()).
+  std::string custom_id;
+  bool is_numbered = false;
+  std::string path = {};                     // of the endpoint
+  std::string body = {};                     // JSON text
   std::optional<BatchLineError> error = {};  // then there is no path and no body
 };
+
+// A text that is no UTF-8, so that no JSON string has it.
+inline bool is_line_name(std::string_view custom_id) { return custom_id.starts_with('\xff'); }
 
 BatchRequest read_batch_request(const FileLine& line, size_t max_line_bytes);
 

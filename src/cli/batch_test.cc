@@ -202,22 +202,56 @@ TEST(BatchRequest, WhatIsNone) {
     std::string_view line, id, code, says;
   };
   const Case cases[] = {
-      {"", "3", "invalid_json_line", "line 3: "},
-      {"nonsense", "3", "invalid_json_line", "line 3: byte "},
-      {"{\"custom_id\": \"a\"", "3", "invalid_json_line", "byte "},
-      {"{} {}", "3", "invalid_json_line", "byte "},
-      {"\xff\xfe{}", "3", "invalid_json_line", "byte 0"},
-      {std::string_view("{}\0", 3), "3", "invalid_json_line", "byte "},
-      {"[]", "3", "invalid_json_line", "expected a JSON object, found an empty array"},
-      {"null", "3", "invalid_json_line", "found null"},
-      {R"({"custom_id": 7, "body": {}})", "3", "invalid_custom_id", "found 7"},
-      {R"({"custom_id": "", "body": {}})", "3", "invalid_custom_id", "found \"\""},
+      {"",
+       "\xff"
+       "3",
+       "invalid_json_line", "line 3: "},
+      {"nonsense",
+       "\xff"
+       "3",
+       "invalid_json_line", "line 3: byte "},
+      {"{\"custom_id\": \"a\"",
+       "\xff"
+       "3",
+       "invalid_json_line", "byte "},
+      {"{} {}",
+       "\xff"
+       "3",
+       "invalid_json_line", "byte "},
+      {"\xff\xfe{}",
+       "\xff"
+       "3",
+       "invalid_json_line", "byte 0"},
+      {std::string_view("{}\0", 3),
+       "\xff"
+       "3",
+       "invalid_json_line", "byte "},
+      {"[]",
+       "\xff"
+       "3",
+       "invalid_json_line", "expected a JSON object, found an empty array"},
+      {"null",
+       "\xff"
+       "3",
+       "invalid_json_line", "found null"},
+      {R"({"custom_id": 7, "body": {}})",
+       "\xff"
+       "3",
+       "invalid_custom_id", "found 7"},
+      {R"({"custom_id": "", "body": {}})",
+       "\xff"
+       "3",
+       "invalid_custom_id", "found \"\""},
       {R"({"custom_id": "a", "method": "GET", "body": {}})", "a", "invalid_method",
        "found \"GET\""},
       {R"({"custom_id": "a", "url": "/v1/embeddings", "body": {}})", "a", "invalid_url",
        "expected /v1/chat/completions, found \"/v1/embeddings\""},
       {R"({"custom_id": "a", "url": ["x"], "body": {}})", "a", "invalid_url", "found an array"},
       {R"({"custom_id": "a"})", "a", "invalid_body", "expected an object, found nothing"},
+      {R"({"messages": [], "method": "POST"})",
+       "\xff"
+       "3",
+       "invalid_body", "messages belong inside it"},
       {R"({"custom_id": "a", "body": "{}"})", "a", "invalid_body", "found \"{}\""},
       {R"({"custom_id": "a", "messages": []})", "a", "invalid_body", "found nothing"},
       {R"({"custom_id": "a", "body": {"stream": true}})", "a", "invalid_body",
@@ -537,7 +571,9 @@ class BatchRunning : public Folder {
     return Json{{"custom_id", id}, {"body", body}}.dump() + "\n";
   }
   static Result<ScriptedEngine::Play> hello(const GenerationRequest&) {
-    return ScriptedEngine::Play{.tokens = {kHello, kWorld, kImEnd}};
+    ScriptedEngine::Play play;
+    play.tokens = {kHello, kWorld, kImEnd};
+    return play;
   }
   void run(const std::string& input, const ScriptedEngine::Script& script, int32_t room,
            Outcome& out, size_t max_line = 10'000) {
@@ -576,7 +612,15 @@ class BatchRunning : public Folder {
     std::istringstream results(bytes_of(file("out")));
     for (std::string text; std::getline(results, text);) {
       const Json result = Json::parse(text);
-      EXPECT_TRUE(out.results.emplace(result["custom_id"], result).second) << text;
+      // A line without a custom_id by what its error begins with: "line 3".
+      std::string name;
+      if (result["custom_id"].is_null()) {
+        name = result["error"]["message"];
+        name.resize(name.find(':'));
+      } else {
+        name = result["custom_id"];
+      }
+      EXPECT_TRUE(out.results.emplace(name, result).second) << text;
     }
     EXPECT_EQ(out.results.size(), ledger.size());
   }
@@ -598,8 +642,8 @@ TEST_F(BatchRunning, EveryLineGetsOneResult) {
   EXPECT_GE(out.most_running, 4);
   EXPECT_EQ(out.results.at("r7")["response"]["body"]["choices"][0]["message"]["content"],
             "Hello world");
-  EXPECT_EQ(out.results.at("101")["error"]["code"], "invalid_json_line");
-  EXPECT_EQ(out.results.at("103")["error"]["code"], "line_too_long");
+  EXPECT_EQ(out.results.at("line 101")["error"]["code"], "invalid_json_line");
+  EXPECT_EQ(out.results.at("line 103")["error"]["code"], "line_too_long");
   EXPECT_EQ(out.results.at("last")["response"]["status_code"], 400);
 }
 

@@ -122,18 +122,26 @@ Status Batch::read_input(LineFile& input, const Hash128& options) {
   }
   ledger_.seal();
   if (!ledger_.has_duplicates()) return {};
-  std::unordered_map<std::string, size_t> seen;
+  struct Seen {
+    size_t line;
+    bool is_numbered;
+  };
+  std::unordered_map<std::string, Seen> seen;
   input.rewind();
   for (;;) {
     DEEPMINT_TRY(line, input.next());
     if (!line) break;
     const BatchRequest request = read_batch_request(*line, max_line_bytes_);
     if (!ledger_.is_duplicate(request.custom_id)) continue;
-    const auto [first, is_new] = seen.emplace(request.custom_id, line->number);
+    const auto [first, is_new] =
+        seen.emplace(request.custom_id, Seen{line->number, request.is_numbered});
     if (is_new) continue;
     return fail(ErrorCode::kInvalidFile,
-                fmt::format("expected each custom_id once, found {} in lines {} and {}",
-                            quote_name(request.custom_id, 64), first->second, line->number),
+                fmt::format("expected each custom_id once, found {} in lines {} and {}{}",
+                            quote_name(request.custom_id, 64), first->second.line, line->number,
+                            first->second.is_numbered || request.is_numbered
+                                ? " (one of them has none: its number is its name)"
+                                : ""),
                 input.name());
   }
   return fail(ErrorCode::kUnavailable, "expected the file to stay as it was", input.name());
@@ -181,7 +189,7 @@ Status Batch::run_rest(const Config& config, BatchRun& batch, BatchOutput& outpu
                     fmt::format("{} of {}, {:.0f} tok/s", done, ledger_.size(),
                                 seconds > 0 ? tokens / seconds : 0.0));
   };
-  SignalPipe signals({SIGINT, SIGTERM});
+  SignalPipe signals({SIGINT, SIGTERM}, SignalPipe::Second::kEndsAtOnce);
   Status done = batch.run(*api, room, &signals, draw, draws ? kRedrawMs : -1);
   progress.clear();
   return done;
@@ -246,7 +254,14 @@ Status Batch::run(const Config& config, const Settings& settings) {
   double seconds = 0;
   if (earlier_.done < ledger_.size()) {
     const auto start = std::chrono::steady_clock::now();
-    DEEPMINT_CHECK_OK(run_rest(config, batch, output));
+    if (Status done = run_rest(config, batch, output); !done) {
+      if (done.error().code != ErrorCode::kCancelled) return done;
+      const BatchTotals& totals = batch.totals();
+      return fail(ErrorCode::kUnavailable,
+                  fmt::format("closed with {} of {} results written",
+                              totals.succeeded + totals.failed, ledger_.size()),
+                  output.name());
+    }
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   } else {
     DEEPMINT_CHECK_OK(output.prepare());

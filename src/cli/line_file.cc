@@ -101,6 +101,7 @@ Result<LineFile> LineFile::open(const std::string& path, size_t max_line_bytes) 
 }
 
 void LineFile::rewind() {
+  if (ended_) limit_ = offset_ + buffer_.size();
   buffer_.clear();
   offset_ = start_;
   begin_ = searched_ = number_ = 0;
@@ -116,8 +117,9 @@ Result<bool> LineFile::fill() {
   const size_t have = buffer_.size();
   buffer_.resize(have + kPiece);
   for (;;) {
-    const ssize_t n =
-        ::pread(fd_, buffer_.data() + have, kPiece, static_cast<off_t>(offset_ + have));
+    const uint64_t left = limit_ - std::min(limit_, offset_ + have);
+    const ssize_t n = ::pread(fd_, buffer_.data() + have, std::min<uint64_t>(kPiece, left),
+                              static_cast<off_t>(offset_ + have));
     if (n < 0 && errno == EINTR) continue;
     buffer_.resize(have + static_cast<size_t>(std::max<ssize_t>(n, 0)));
     if (n < 0) return system_error("cannot read", name_);

@@ -57,7 +57,7 @@ class LineFile {
 
   // The next line that is not empty (spaces and tabs count as nothing); nullopt at the end.
   Result<std::optional<FileLine>> next();
-  void rewind();
+  void rewind();  // what was added behind the end since it was reached is not read
   // The text of a line that next() has given before. kUnavailable when it is another one by now.
   Result<FileLine> again(const FileLine& before);
 
@@ -72,7 +72,8 @@ class LineFile {
   int fd_ = -1;
   std::string name_;
   size_t max_ = 0;
-  uint64_t start_ = 0;  // where the first line begins
+  uint64_t start_ = 0;             // where the first line begins
+  uint64_t limit_ = ~uint64_t{0};  // where the file ended when it was first read to its end
   std::string buffer_, scratch_;
   uint64_t offset_ = 0;  // of buffer_[0] in the file
   size_t begin_ = 0;     // of what is not given out yet

@@ -23,6 +23,7 @@ void hold_standard_streams() {
 int main(int argc, char** argv) {
   hold_standard_streams();
   ::signal(SIGPIPE, SIG_IGN);  // writes report a reader that went away
+  ::signal(SIGXFSZ, SIG_IGN);  // and a file that may not grow
   deepmint::report_lost_mappings();
   if (auto ok = deepmint::init_active_isa(); !ok) return deepmint::cli::report(ok.error());
   return deepmint::cli::run_program(std::vector<std::string>(argv + (argc > 0), argv + argc));

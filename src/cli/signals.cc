@@ -14,10 +14,15 @@ namespace deepmint::cli {
 namespace {
 
 std::atomic<int> g_write_end{-1};
+std::atomic<bool> g_second_ends{false}, g_one_waits{false};
 
 extern "C" void forward_signal(int signal) {
   const int saved = errno;
   const auto byte = static_cast<unsigned char>(signal);
+  if (g_second_ends && g_one_waits.exchange(true)) {
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);  // ends the process when this returns
+  }
   // A full pipe already holds more signals than anyone will read.
   if (const int fd = g_write_end.load(); fd >= 0) (void)!::write(fd, &byte, 1);
   errno = saved;
@@ -33,8 +38,10 @@ void set_action(int signal, void (*handler)(int)) {
 
 }  // namespace
 
-SignalPipe::SignalPipe(std::initializer_list<int> signals) : signals_(signals) {
+SignalPipe::SignalPipe(std::initializer_list<int> signals, Second second) : signals_(signals) {
   DEEPMINT_CHECK(g_write_end < 0);
+  g_second_ends = second == Second::kEndsAtOnce;
+  g_one_waits = false;
   int ends[2];
   DEEPMINT_CHECK(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
   read_end_ = ends[0];
@@ -50,7 +57,9 @@ SignalPipe::~SignalPipe() {
 
 int SignalPipe::take() {
   unsigned char byte = 0;
-  return ::read(read_end_, &byte, 1) == 1 ? byte : 0;
+  if (::read(read_end_, &byte, 1) != 1) return 0;
+  g_one_waits = false;
+  return byte;
 }
 
 void SignalPipe::restore_defaults() {

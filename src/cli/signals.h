@@ -6,6 +6,9 @@
 //   poll {signals.fd(), …};
 //   if (signals.take() == SIGINT) ticket->cancel();
 //
+// kEndsAtOnce: a signal that comes while an earlier one still waits to be taken ends the process,
+// so that a loop that is stuck (in a write that nobody reads) can be ended as others can.
+//
 // One object at a time. Any thread of the process may run the handler.
 #pragma once
 
@@ -16,7 +19,8 @@ namespace deepmint::cli {
 
 class SignalPipe {
  public:
-  explicit SignalPipe(std::initializer_list<int> signals);
+  enum class Second { kWaits, kEndsAtOnce };
+  explicit SignalPipe(std::initializer_list<int> signals, Second second = Second::kWaits);
   ~SignalPipe();
   SignalPipe(const SignalPipe&) = delete;
   SignalPipe& operator=(const SignalPipe&) = delete;

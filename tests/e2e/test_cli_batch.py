@@ -28,11 +28,11 @@ def put(path, lines):
 
 
 def results(path):
-    """By custom_id; every line is whole, and nobody is there twice."""
+    """By custom_id, or "line 3" where there is none; every line is whole, and nobody is there twice."""
     data = path.read_bytes() if hasattr(path, "read_bytes") else path.encode()
     assert data == b"" or data.endswith(b"\n")
     entries = [json.loads(entry) for entry in data.decode().splitlines()]
-    found = {entry["custom_id"]: entry for entry in entries}
+    found = {entry["custom_id"] or entry["error"]["message"].partition(":")[0]: entry for entry in entries}
     assert len(found) == len(entries)
     assert len({entry["id"] for entry in entries}) == len(entries)
     for entry in entries:
@@ -200,8 +200,8 @@ def test_no_line_ends_the_batch(tiny_model, tmp_path):
     for custom_id, entry in found.items():
         if entry["error"]:
             assert entry["error"]["message"].startswith("line "), entry
-            assert custom_id in ("get", "url", "body", "stream") or entry["error"]["message"].startswith(f"line {custom_id}: "), entry
-    assert "at most 2000 bytes, found 3001" in found[str(len(HOSTILE) + 5)]["error"]["message"]
+            assert custom_id in ("get", "url", "body", "stream") or entry["custom_id"] is None, entry
+    assert "at most 2000 bytes, found 3001" in found[f"line {len(HOSTILE) + 5}"]["error"]["message"]
     assert found["model"]["response"]["status_code"] == 404
     assert found["6"]["response"]["body"]["error"]["param"] == "messages"
 
@@ -211,7 +211,16 @@ def test_a_custom_id_twice_is_refused_before_anything_is_run(tiny_model, tmp_pat
     bad("batch", tiny_model, tmp_path / "in", "-o", tmp_path / "out", says=['found "b" in lines 3 and 5'])
     assert not (tmp_path / "out").exists()
     put(tmp_path / "in", [line("2"), line("x")["body"]])         # the number of a bare line is a name
-    bad("batch", tiny_model, tmp_path / "in", "-o", tmp_path / "out", says=['found "2" in lines 1 and 2'])
+    bad("batch", tiny_model, tmp_path / "in", "-o", tmp_path / "out", says=['found "2" in lines 1 and 2 (one of them has none'])
+
+
+def test_a_line_that_is_none_takes_nobodys_name(tiny_model, tmp_path):
+    put(tmp_path / "in", [line("1"), '{"custom_id": "2", ', line("2"), line("3")])
+    failing("batch", tiny_model, tmp_path / "in", "-o", tmp_path / "out", says="1 of 4")
+    found = results(tmp_path / "out")
+    assert set(found) == {"1", "2", "3", "line 2"} and found["line 2"]["custom_id"] is None
+    failing("batch", tiny_model, tmp_path / "in", "-o", tmp_path / "out", says="1 of 4")
+    assert results(tmp_path / "out") == found
 
 
 def test_nothing_to_do(tiny_model, tmp_path):
@@ -263,7 +272,8 @@ def test_a_reader_that_leaves(tiny_model, tmp_path):
     requests = put(tmp_path / "in", [line(f"r{i}", max_tokens=40) for i in range(60)])
     shell = f"{BIN} batch {tiny_model} {requests} | head -1; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=environment(), timeout=60, check=False)
-    assert result.returncode == 0 and result.stderr == "" and result.stdout.count("\n") == 1
+    assert result.returncode == 1 and result.stdout.count("\n") == 1
+    assert result.stderr.startswith("deepmint: standard output: closed with ") and result.stderr.count("\n") == 1
 
 
 def test_a_full_disk(tiny_model, tmp_path):
@@ -288,7 +298,7 @@ def test_the_same_command_goes_on(tiny_model, tmp_path):
     first = out.read_text()
     put(requests, [line("c"), line("b"), line("a"), "{"])
     failing("batch", tiny_model, requests, "-o", out, says="1 of 4 requests failed")
-    assert out.read_text().startswith(first) and set(results(out)) == {"a", "b", "c", "4"}
+    assert out.read_text().startswith(first) and set(results(out)) == {"a", "b", "c", "line 4"}
     put(requests, [line("c"), line("b"), line("a"), line("d")])       # mended
     assert json.loads(good("batch", tiny_model, requests, "-o", out, "--json"))["earlier"] == 3
     assert set(results(out)) == {"a", "b", "c", "d"}
@@ -366,6 +376,37 @@ def test_a_second_signal_ends_at_once(tmp_path):
     process.communicate(timeout=10)
     assert process.returncode == -signal.SIGINT and time.monotonic() - begin < 5
     results(tmp_path / "out")
+
+
+def test_a_second_signal_ends_what_waits_for_its_reader(tiny_model, tmp_path):
+    requests = put(tmp_path / "in", ["x" * 900] * 400)
+    process = subprocess.Popen([BIN, "batch", str(tiny_model), str(requests)], env=environment(), stdout=subprocess.PIPE)
+    assert process.stdout.read(1) == b"{"  # it writes, and then waits: a pipe holds less
+    time.sleep(0.2)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    assert process.wait(timeout=10) == -signal.SIGINT
+    process.stdout.close()
+
+
+def test_the_files_beside_it_stay(tiny_model, tmp_path):
+    requests = put(tmp_path / "out.tmp", [line("a"), {**line("b"), "method": "GET"}, line("c")])
+    before = requests.read_bytes()
+    for _ in range(2):  # the second run takes out what the first one has failed
+        failing("batch", tiny_model, requests, "-o", tmp_path / "out", says="1 of 3")
+        put(tmp_path / "out", sorted((tmp_path / "out").read_text().splitlines(), key=lambda text: '"error":null' in text))
+    assert requests.read_bytes() == before and sorted(os.listdir(tmp_path)) == ["out", "out.tmp"]
+
+
+def test_requests_that_are_added_meanwhile_are_the_next_runs(tmp_path):
+    requests, process = start_long(tmp_path)
+    with requests.open("a") as file:
+        file.write(json.dumps(line("added")) + "\n")
+    process.communicate(timeout=60)
+    assert process.returncode == 0 and len(results(tmp_path / "out")) == 9
+    good("batch", smollm2(), requests, "-o", tmp_path / "out")
+    assert "added" in results(tmp_path / "out")
 
 
 def test_a_terminal_sees_how_far_it_is(tmp_path):
