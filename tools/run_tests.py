@@ -255,7 +255,7 @@ def tests(runner, mode, have_model):
                      (p for p in runner.programs("release") if p.name not in QUICK_LEAVES_OUT))
         return
     full = mode == "full"
-    env = {"DEEPMINT_TEST_FULL": "1" if full else "0"}
+    env = {"DEEPMINT_TEST_FULL": "1"} if full else {}
     for program in runner.programs("release"):
         runner.gtest(program, env=env, timeout=4 * 3600 if full else 1200)
     runner.stage("every header compiles alone", ["ninja", "-C", "build/release", "check-headers"])

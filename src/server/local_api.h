@@ -45,9 +45,9 @@ class LocalApi {
 
   int fd() const;  // readable when step() has something to do
   void step();
-  int64_t running() const;     // posted and not done
+  int64_t running() const;      // posted and not done
   bool engine_is_idle() const;  // nothing runs there or waits, cancelled requests included
-  int64_t body_bytes() const;  // of bodies that nobody has parsed yet
+  int64_t body_bytes() const;   // of bodies that nobody has parsed yet
 
  private:
   struct Impl;

@@ -28,7 +28,10 @@ constexpr bool kThreadSanitizer = true;
 constexpr bool kThreadSanitizer = false;
 #endif
 
-bool is_set(const char* name) { return std::getenv(name) != nullptr; }
+bool is_set(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && std::string_view(value) == "1";
+}
 
 int how_many(int quick, int normal, int full, int thread_sanitizer) {
   if (kThreadSanitizer) return thread_sanitizer;
