@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "engine/schedule_replay.h"
 #include "model/deepseek_v41/synth.h"
