@@ -1,18 +1,16 @@
 #include "cli/reply.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <variant>
 
 #include "core/check.h"
+#include "core/mailbox.h"
 #include "recipe/text_stream.h"
 
 namespace deepmint::cli {
@@ -33,35 +31,19 @@ using Event = std::variant<Prefill, Token, FinishEvent>;
 // Filled on the engine's thread, emptied by the caller, who waits on fd().
 class EventQueue : public EventSink {
  public:
-  EventQueue() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { DEEPMINT_CHECK(fd_ >= 0); }
-  ~EventQueue() override { ::close(fd_); }
+  EventQueue() { DEEPMINT_CHECK(events_.fd() >= 0); }
 
-  void on_prefill(int32_t done, int32_t total) override { push(Prefill{done, total}); }
+  void on_prefill(int32_t done, int32_t total) override { events_.push(Prefill{done, total}); }
   void on_token(const TokenEvent& e) override {
-    push(Token{e.id, {e.logprob, {e.top.begin(), e.top.end()}}, SteadyClock::now()});
+    events_.push(Token{e.id, {e.logprob, {e.top.begin(), e.top.end()}}, SteadyClock::now()});
   }
-  void on_finish(const FinishEvent& e) override { push(e); }
+  void on_finish(const FinishEvent& e) override { events_.push(e); }
 
-  int fd() const { return fd_; }
-  void take(std::vector<Event>& out) {
-    out.clear();
-    const std::lock_guard lock(mutex_);
-    uint64_t count = 0;
-    (void)!::read(fd_, &count, sizeof(count));
-    out.swap(events_);
-  }
+  int fd() const { return events_.fd(); }
+  void take(std::vector<Event>& out) { events_.take(out); }
 
  private:
-  void push(Event event) {
-    const std::lock_guard lock(mutex_);
-    events_.push_back(std::move(event));
-    const uint64_t one = 1;
-    if (events_.size() == 1) (void)!::write(fd_, &one, sizeof(one));
-  }
-
-  const int fd_;
-  std::mutex mutex_;
-  std::vector<Event> events_;
+  Mailbox<Event> events_;
 };
 
 // What the caller's thread knows of the reply so far.

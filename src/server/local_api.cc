@@ -1,17 +1,15 @@
 #include "server/local_api.h"
 
 #include <fmt/format.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <exception>
 #include <limits>
-#include <mutex>
 #include <unordered_set>
 #include <utility>
 
+#include "core/mailbox.h"
 #include "server/api/api.h"
 #include "server/http/transport.h"
 
@@ -20,46 +18,9 @@ namespace {
 
 class LocalExchange;
 
-// Exchanges that want a pump. Any thread pushes; the caller of step() takes them.
-class Wakes {
- public:
-  Wakes() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-  ~Wakes() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Wakes(const Wakes&) = delete;
-  Wakes& operator=(const Wakes&) = delete;
-
-  int fd() const { return fd_; }
-  void push(std::shared_ptr<LocalExchange> exchange) {
-    const std::lock_guard lock(mutex_);
-    if (stopped_) return;
-    pending_.push_back(std::move(exchange));
-    const uint64_t one = 1;
-    if (pending_.size() == 1) (void)!::write(fd_, &one, sizeof(one));
-  }
-  void take(std::vector<std::shared_ptr<LocalExchange>>& out) {
-    out.clear();
-    const std::lock_guard lock(mutex_);
-    uint64_t count = 0;
-    (void)!::read(fd_, &count, sizeof(count));
-    out.swap(pending_);
-  }
-
-  // Nobody takes any more. Exchanges have this, so it must not have them.
-  void stop() {
-    std::vector<std::shared_ptr<LocalExchange>> dropped;
-    const std::lock_guard lock(mutex_);
-    stopped_ = true;
-    dropped.swap(pending_);
-  }
-
- private:
-  const int fd_;
-  std::mutex mutex_;
-  bool stopped_ = false;
-  std::vector<std::shared_ptr<LocalExchange>> pending_;
-};
+// Exchanges that want a pump; the caller of step() takes them. An exchange has its queue, so the
+// queue must not have exchanges for good: the API closes it.
+using Wakes = Mailbox<std::shared_ptr<LocalExchange>>;
 
 // An exchange whose client is a function of this process.
 class LocalExchange final : public http::Exchange {
@@ -127,7 +88,7 @@ LocalApi::~LocalApi() {
   impl_->context->draining = true;
   for (const auto& exchange : impl_->running) exchange->abandon();
   impl_->context->workers.stop();
-  impl_->wakes->stop();
+  impl_->wakes->close();
 }
 
 Result<std::unique_ptr<LocalApi>> LocalApi::create(const ServerConfig& config, ServedModel model) {
