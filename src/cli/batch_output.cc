@@ -69,13 +69,9 @@ std::optional<EarlierResult> parse_result(std::string_view text) {
   return out;
 }
 
-Status write_all(int fd, std::string_view text, const std::string& name) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(fd, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return system_error("cannot write", name);
-    text.remove_prefix(static_cast<size_t>(n));
-  }
+Status write_to(int fd, std::string_view text, const std::string& name) {
+  if (Status done = write_all(fd, text); !done)
+    return tl::unexpected(std::move(done).error().at(name));
   return {};
 }
 
@@ -87,7 +83,7 @@ Status copy_range(int from, int to, uint64_t begin, uint64_t end, const std::str
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return system_error("cannot read", name);
     if (n == 0) return fail(ErrorCode::kUnavailable, "expected the file to stay as it was", name);
-    DEEPMINT_CHECK_OK(write_all(to, {piece.data(), static_cast<size_t>(n)}, name));
+    DEEPMINT_CHECK_OK(write_to(to, {piece.data(), static_cast<size_t>(n)}, name));
     begin += static_cast<uint64_t>(n);
   }
   return {};
@@ -299,7 +295,7 @@ Status BatchOutput::prepare() {
 
 Status BatchOutput::write(std::string_view line) {
   if (is_stdout_) return write_stdout(line);
-  Status done = write_all(fd_.get(), line, name_);
+  Status done = write_to(fd_.get(), line, name_);
   if (done) {
     created_ = false;
     size_ += line.size();

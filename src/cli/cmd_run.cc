@@ -104,11 +104,11 @@ Status Run::run(const Config& config, const Settings&) {
                      Shape{.limits = {.min = 0, .max = 20}});
     if (!ok) return tl::unexpected(std::move(ok).error().at("--logprobs"));
   }
+  DEEPMINT_TRY(format, format_.read());
   DEEPMINT_TRY(open, open_model(model_, config, /*requests=*/1));
   DEEPMINT_TRY(tokens, prompt_tokens(open));
 
   GenerationRequest request;
-  DEEPMINT_TRY(format, format_.read());
   if (format) {  // compiled before the model is asked anything
     DEEPMINT_TRY(compiled, compile_format(*format, open));
     request.mask = std::move(compiled.mask);

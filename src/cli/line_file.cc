@@ -13,6 +13,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "cli/terminal.h"
+
 namespace deepmint::cli {
 namespace {
 
@@ -45,12 +47,8 @@ Status copy(int from, int to, const std::string& name) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return system_error("cannot read", name);
     if (n == 0) return {};
-    for (ssize_t done = 0; done < n;) {
-      const ssize_t m = ::write(to, piece.data() + done, static_cast<size_t>(n - done));
-      if (m < 0 && errno == EINTR) continue;
-      if (m < 0) return system_error("cannot write its copy into a temporary file", name);
-      done += m;
-    }
+    if (!write_all(to, {piece.data(), static_cast<size_t>(n)}))
+      return system_error("cannot write its copy into a temporary file", name);
   }
 }
 

@@ -19,6 +19,8 @@ std::atomic<bool> g_stdout_closed{false};
 constexpr std::chrono::milliseconds kFirstDraw{250}, kRedraw{80};
 constexpr int kBarCells = 30;
 
+}  // namespace
+
 Status write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
@@ -29,8 +31,6 @@ Status write_all(int fd, std::string_view text) {
   }
   return {};
 }
-
-}  // namespace
 
 bool stdout_is_terminal() { return ::isatty(STDOUT_FILENO) == 1; }
 

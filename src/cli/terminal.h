@@ -13,6 +13,9 @@ namespace deepmint::cli {
 bool stdout_is_terminal();
 bool stderr_is_terminal();  // and not a dumb one
 
+// kUnavailable, without a place, when the descriptor takes no more; errno says why.
+Status write_all(int fd, std::string_view text);
+
 // Writes all of `text` at once, unbuffered. A reader that went away is kCancelled and sets
 // stdout_closed(): main() then ends quietly. Another failure (disk full) is kUnavailable.
 Status write_stdout(std::string_view text);
