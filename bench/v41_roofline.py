@@ -175,6 +175,8 @@ Layers of official widths (three of them, 48 experts): `chrt -f 1 v41_phases FOL
 The memory of this machine changes within minutes; the last five lines are another run. The last column is where both roofs are as high, on two cores; half of it is what one core keeps up with. Memory of 200 GB/s takes 6 such cores at one row, 8 at two, 10 at four, 16 at eight; memory of 460 GB/s takes 14, 18, 23 and 36.
 A third run, memory at 34 GB/s: 86, 89 and 83 % of memory at one, two and four rows, 74 and 78 % of arithmetic at eight and sixteen.
 
+These tables were made before FP8 took seven and eight rows in two passes (`v41_linear_bench --formats FP8 --rows 8`: 12 to 19 % faster at the shapes of the shared expert and of wo_b), which helps the lines of eight rows.
+
 GB/s of weights from the second-level caches of both cores, by rows of the step (experts: by the rows that an expert gets, on average):
 
 | | 1 | 2 | 4 | 8 | 16 |
