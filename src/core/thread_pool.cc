@@ -149,12 +149,16 @@ struct ThreadPool::Impl {
   alignas(64) std::thread::id caller;       // of the last run
   std::atomic<bool> threw{false};           // a body of this call, on some thread
   std::exception_ptr thrown;                // what the first of them threw
+  PoolWatch* watch = nullptr;
 
   std::span<Worker> all() { return {workers.get(), static_cast<size_t>(n_threads - 1)}; }
 
   void work(const Task& t) noexcept {
     try {
+      if (watch == nullptr) return shares(t);
+      const auto begin = std::chrono::steady_clock::now();
       shares(t);
+      watch->worked(t.rank, begin, std::chrono::steady_clock::now());
       return;
     } catch (...) {  // LeftAlone is never the first
       if (!threw.exchange(true)) thrown = std::current_exception();
@@ -196,7 +200,7 @@ struct ThreadPool::Impl {
   }
 
   void run(Task task) {
-    if (n_threads == 1) return task.call(task.body, 0, task.count, 0);
+    if (n_threads == 1 && watch == nullptr) return task.call(task.body, 0, task.count, 0);
     if (task.grain != 0) next.store(0, std::memory_order_relaxed);
     for (Worker& w : all()) {
       ++task.rank;
@@ -228,13 +232,17 @@ ThreadPool::~ThreadPool() {
   for (Impl::Worker& w : impl_->all()) w.thread.join();
 }
 
+void ThreadPool::set_watch(PoolWatch* watch) { impl_->watch = watch; }
+
 // A new caller has the workers placed around it.
 void ThreadPool::greet_caller() {
   Impl& s = *impl_;
   if (n_threads_ == 1 || s.caller == std::this_thread::get_id()) return;
   s.caller = std::this_thread::get_id();
   int cpu = sched_getcpu();
+  PoolWatch* const watch = std::exchange(s.watch, nullptr);
   s.run({.count = static_cast<size_t>(n_threads_), .call = place, .body = &cpu});
+  s.watch = watch;
 }
 
 void ThreadPool::run_erased(size_t count, size_t grain, Call call, void* body) {

@@ -24,6 +24,7 @@
 // milliseconds.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -52,6 +53,15 @@ class Team {
   uint32_t met_ = 0;  // meetings of this call so far
 };
 
+// Who is told when each thread did its part of a call: for benchmarks.
+class PoolWatch {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  virtual ~PoolWatch() = default;
+  // On the thread `rank` itself, which has just ended its part; each thread only once in a call.
+  virtual void worked(int rank, Time begin, Time end) = 0;
+};
+
 class ThreadPool {
  public:
   explicit ThreadPool(int n_threads);  // >= 1; 1 runs everything on the caller
@@ -60,6 +70,9 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return n_threads_; }
+
+  // Not during a call. Null: nobody, as at first.
+  void set_watch(PoolWatch* watch);
 
   // Calls body(begin, end, worker) over disjoint ranges that cover [0, count), on all threads;
   // returns when all are done. `grain` items are handed out at a time (0 = one equal share per

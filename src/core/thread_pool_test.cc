@@ -150,6 +150,39 @@ TEST(ThreadPool, SpreadsOverTheCoresOnceForEachCaller) {
   check();
 }
 
+TEST(ThreadPool, TellsTheWatchOncePerThreadAndCall) {
+  struct Watch : PoolWatch {
+    explicit Watch(size_t threads) : parts(threads) {}
+    std::vector<std::vector<std::pair<Time, Time>>> parts;  // of each thread
+    void worked(int rank, Time begin, Time end) override {
+      parts[static_cast<size_t>(rank)].emplace_back(begin, end);
+    }
+  };
+  for (const int threads : {1, 2, 3}) {
+    ThreadPool pool(threads);
+    Watch watch(static_cast<size_t>(threads));
+    pool.set_watch(&watch);
+    const auto nothing = [](size_t, size_t, int) {};
+    const auto start = PoolWatch::Time::clock::now();
+    pool.run(1, nothing);  // some threads have no item
+    pool.run(10, nothing, 1);
+    pool.together([](Team& team) { team.meet(); });
+    const auto end = PoolWatch::Time::clock::now();
+    pool.set_watch(nullptr);
+    pool.run(10, nothing);
+    for (const auto& calls : watch.parts) {
+      ASSERT_EQ(calls.size(), 3u) << threads;
+      auto last = start;
+      for (const auto& [from, to] : calls) {
+        EXPECT_LE(last, from);
+        EXPECT_LE(from, to);
+        last = to;
+      }
+      EXPECT_LE(last, end);
+    }
+  }
+}
+
 TEST(ThreadPool, PhysicalCoresIsSane) { EXPECT_GE(physical_cores(), 1); }
 
 }  // namespace
