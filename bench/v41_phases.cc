@@ -1,7 +1,7 @@
 // Where a step of a V4.1 model spends its time, per operator.
 //
 //   v41_phases FOLDER [--threads N] [--prefill ROWS] [--steps N] [--decode POSITION] [--rows N,...]
-//              [--cold] [--make-official-layers]
+//              [--cold] [--timeline] [--make-official-layers]
 //
 // FOLDER is a checkpoint (`deepmint synth --preset bench FOLDER` makes one). --prefill runs that
 // many rows as one step; --decode runs steps of --rows sequences at that position, in caches
@@ -12,6 +12,9 @@
 // What binds a decode step: what its bytes take at that bandwidth, or its arithmetic, which is what
 // the same products take with weights in the second-level cache (v41_cache_roofs.h), attention at
 // the BF16 peak and index scores at the int8 peak. The longer one binds; the share is of it.
+// --timeline adds where the threads were: every call of the thread pool, by the operator that made
+// it (products by their largest matrix), how long one thread worked alone before it, and what the
+// threads waited for each other.
 // --make-official-layers writes FOLDER first, 3.1 GB: three layers of every official width (a
 // ratio-2 source, a ratio-1 source, a layer that chooses among candidates) with 48 experts, so that
 // 512 rows give each expert the 64 rows that a chunk of 4,096 gives each of the official 384.
@@ -28,6 +31,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -110,11 +114,96 @@ struct Reads {
   }
 };
 
-// Times every call of another arithmetic.
+// Where the threads were during one step.
+class Timeline : public PoolWatch {
+ public:
+  // Of all calls of one kind: seconds.
+  struct Sum {
+    double calls = 0;
+    double before = 0;  // from the end of the call in front: one thread's work
+    double span = 0;    // from the first beginning to the last end
+    double late = 0;    // from the first beginning to the last
+    double uneven = 0;  // from the first end to the last
+  };
+
+  explicit Timeline(int threads) : at_(static_cast<size_t>(threads)), calls_(1 << 14) {
+    for (Call& call : calls_) call.parts.resize(at_.size());
+  }
+
+  void start() {
+    for (Count& at : at_) at.n = 0;
+    begin_ = PoolWatch::Time::clock::now();
+  }
+  // What the calls until the next one belong to.
+  void enter(std::string_view label) {
+    label_ = label;
+    ordinal_ = 0;
+  }
+  std::string_view label() const { return label_; }
+
+  void worked(int rank, Time begin, Time end) override {
+    size_t& at = at_[static_cast<size_t>(rank)].n;
+    if (at == calls_.size()) return;
+    calls_[at].parts[static_cast<size_t>(rank)] = {begin, end};
+    if (rank == 0) {
+      calls_[at].label = label_;
+      calls_[at].ordinal = ordinal_++;
+    }
+    ++at;
+  }
+
+  // By name, and what the step ends with on one thread.
+  std::map<std::string, Sum> sums(double& rest) const {
+    std::map<std::string, Sum> sums;
+    Time last = begin_;
+    const auto seconds = [](Time from, Time to) {
+      return std::chrono::duration<double>(to - from).count();
+    };
+    for (size_t i = 0; i < at_[0].n; ++i) {
+      const Call& call = calls_[i];
+      const auto [first_begin, last_begin] =
+          std::ranges::minmax_element(call.parts, {}, &Part::begin);
+      const auto [first_end, last_end] = std::ranges::minmax_element(call.parts, {}, &Part::end);
+      Sum& sum = sums[call.ordinal == 0 ? std::string(call.label)
+                                        : fmt::format("{}, {}", call.label, call.ordinal + 1)];
+      sum.calls += 1;
+      sum.before += seconds(last, first_begin->begin);
+      sum.span += seconds(first_begin->begin, last_end->end);
+      sum.late += seconds(first_begin->begin, last_begin->begin);
+      sum.uneven += seconds(first_end->end, last_end->end);
+      last = last_end->end;
+    }
+    rest = seconds(last, Time::clock::now());
+    return sums;
+  }
+
+ private:
+  struct Part {
+    Time begin, end;
+  };
+  struct Call {
+    std::string_view label;
+    int ordinal = 0;
+    std::vector<Part> parts;  // of each thread
+  };
+  struct alignas(kCacheLine) Count {
+    size_t n = 0;
+  };
+  std::vector<Count> at_;  // calls that each thread has seen
+  std::vector<Call> calls_;
+  std::string_view label_;
+  int ordinal_ = 0;
+  Time begin_;
+};
+
+// Times every call of another arithmetic, when it is asked to: 700 operators of a step, and half a
+// percent of it.
 class Timed : public Arithmetic {
  public:
   explicit Timed(std::unique_ptr<Arithmetic> inner) : inner_(std::move(inner)) {}
+  bool on = false;
   std::map<std::string_view, double> seconds;
+  Timeline* timeline = nullptr;
 
   std::vector<std::span<const std::byte>> engram_tables;
   std::optional<Reads> reads;
@@ -135,13 +224,17 @@ class Timed : public Arithmetic {
   std::string_view roof() const override { return inner_->roof(); }
   void set_hints(WeightHints* hints) override { inner_->set_hints(hints); }
   void linear(const Matrix& w, const float* x, int64_t m, float* y, Output output) override {
-    const Timer t(this, w.kind == WeightKind::kFp8 ? "linear fp8"
-                        : w.n > 4096               ? "linear bf16, head"
-                                                   : "linear bf16");
+    const Timer t(this,
+                  w.kind == WeightKind::kFp8 ? "linear fp8"
+                  : w.n > 4096               ? "linear bf16, head"
+                                             : "linear bf16",
+                  &w);
     inner_->linear(w, x, m, y, output);
   }
   void linears(std::span<const Product> products, const float* x, int64_t m) override {
-    const Timer t(this, "linear fp8");
+    const Timer t(this, "linear fp8", std::ranges::max(products, {}, [](const Product& p) {
+                                        return p.w->n * p.w->k;
+                                      }).w);
     inner_->linears(products, x, m);
   }
   void mix_beside(const float* X, int64_t m, const Config& c, const MixWeights& w, float* pre,
@@ -233,10 +326,28 @@ class Timed : public Arithmetic {
   struct Timer {
     Timed* to;
     std::string_view name;
-    double start = now();
-    Timer(Timed* t, std::string_view n) : to(t), name(n) {}
-    ~Timer() { to->seconds[name] += now() - start; }
+    double start = 0;
+    Timer(Timed* t, std::string_view n, const Matrix* largest = nullptr) : to(t), name(n) {
+      if (!to->on) return;
+      if (to->timeline != nullptr)
+        to->timeline->enter(largest == nullptr ? n : to->name_of(largest->weight->name));
+      start = now();
+    }
+    ~Timer() {
+      if (!to->on) return;
+      to->seconds[name] += now() - start;
+      if (to->timeline != nullptr) to->timeline->enter("outside the operators");
+    }
   };
+  // A tensor's name without its layer.
+  std::string_view name_of(std::string_view name) {
+    if (name.starts_with("layers.")) {
+      name.remove_prefix(7);
+      name.remove_prefix(std::min(name.find('.') + 1, name.size()));
+    }
+    return *names_.emplace(name).first;
+  }
+  std::set<std::string, std::less<>> names_;
   std::unique_ptr<Arithmetic> inner_;
 };
 
@@ -305,7 +416,7 @@ Config official_layers() {
 
 struct Options {
   std::string folder;
-  bool cold = false, make = false;
+  bool cold = false, make = false, timeline = false;
   int threads = physical_cores(), prefill = 0, steps = 3, position = 0;
   std::vector<int> rows = {1};
 };
@@ -319,6 +430,9 @@ class Bench {
         rows_each_(static_cast<size_t>(std::max(options.prefill, 1))) {
     auto timed = std::make_unique<Timed>(make_fast_arithmetic(&pool_));
     times_ = timed.get();
+    if (options.timeline) {
+      times_->timeline = &timeline_.emplace(pool_.size());
+    }
     const double loading = now();
     auto loaded = V41Model::load(options.folder, std::move(timed));
     if (!loaded) die(loaded.error());
@@ -364,10 +478,12 @@ class Bench {
   }
   void print_what_binds(double rows, double seconds, double bytes, double dram,
                         const kernels::Roofs& roofs);
+  void print_timeline(const std::vector<std::map<std::string, Timeline::Sum>>& steps, double rest);
 
   const Options& options_;
   ThreadPool pool_;
   const size_t rows_each_;
+  std::optional<Timeline> timeline_;
   Timed* times_ = nullptr;
   std::unique_ptr<V41Model> model_;
   std::vector<AlignedBuffer<std::byte>> buffers_;
@@ -381,14 +497,18 @@ void Bench::measure(size_t sequences) {
   const auto n = static_cast<double>(sequences * rows_each_);
   std::vector<float> logits(sequences * static_cast<size_t>(model_->info().vocab_size));
   const std::span<const SequenceRef> refs(refs_.data(), sequences);
-  // Medians over the steps: of the whole and of each operator.
-  std::vector<double> totals;
+  // Medians over the steps: of the whole, and of each operator in steps between those, because the
+  // clocks take time of their own.
+  std::vector<double> totals, clocked;
   std::map<std::string_view, std::vector<double>> operators;
+  std::vector<std::map<std::string, Timeline::Sum>> calls;
+  std::vector<double> rests;
   const double before = kernels::measure_dram_read(pool_);
   StepWork first{};
   double left = 0;
-  for (int i = 0; i <= options_.steps; ++i) {
+  for (int i = 0; i <= 2 * options_.steps; ++i) {
     const std::vector<Row> rows = random_rows(sequences);
+    times_->on = i % 2 == 1;
     if (i == 1) {
       first = model_->work();
       times_->key_bytes = times_->attention_macs = times_->index_macs = 0;
@@ -396,17 +516,28 @@ void Bench::measure(size_t sequences) {
     if (options_.cold)
       for (const auto table : times_->engram_tables) left = std::max(left, throw_out(table));
     times_->seconds.clear();
+    if (timeline_) {
+      timeline_->start();
+      pool_.set_watch(times_->on ? &*timeline_ : nullptr);
+    }
     const double start = now();
     if (auto ok = model_->forward({rows, refs, memory_}, logits, nullptr); !ok) die(ok.error());
+    const double taken = now() - start;
     if (i == 0) continue;
-    totals.push_back(now() - start);
-    double rest = totals.back();
+    if (!times_->on) {
+      totals.push_back(taken);
+      continue;
+    }
+    if (timeline_) calls.push_back(timeline_->sums(rests.emplace_back()));
+    clocked.push_back(taken);
+    double rest = taken;
     for (const auto& [name, seconds] : times_->seconds) {
       operators[name].push_back(seconds);
       rest -= seconds;
     }
     operators["outside the operators"].push_back(rest);
   }
+  const int steps = 2 * options_.steps;
   const double total = median(totals);
   fmt::print("{} rows at position {}, median of {} steps: {:.2f} ms a step, {:.1f} rows/s\n", n,
              options_.position, options_.steps, total * 1e3, n / total);
@@ -415,7 +546,7 @@ void Bench::measure(size_t sequences) {
                100 * left);
   const StepWork work = model_->work();
   const auto per_step = [&](uint64_t from, uint64_t to) {
-    return static_cast<double>(to - from) / options_.steps;
+    return static_cast<double>(to - from) / steps;
   };
   const double bytes = per_step(first.bytes, work.bytes), gb = bytes / total / 1e9,
                dram = (before + kernels::measure_dram_read(pool_)) / 2,
@@ -425,17 +556,49 @@ void Bench::measure(size_t sequences) {
              100 * gb / dram, dram, gflop, 100 * gflop / roofs.bf16_gflop_per_s,
              roofs.bf16_gflop_per_s);
   if (options_.prefill == 0) print_what_binds(n, total, bytes, dram, roofs);
+  const double with_clocks = median(clocked);
+  fmt::print("  with clocks, {:.2f} ms:\n", with_clocks * 1e3);
   std::vector<std::pair<double, std::string_view>> sorted;
   for (auto& [name, seconds] : operators) sorted.emplace_back(median(seconds), name);
   std::sort(sorted.rbegin(), sorted.rend());
   for (const auto& [seconds, name] : sorted)
-    fmt::print("  {:<26} {:>10.3f} ms {:>6.1f} %\n", name, seconds * 1e3, 100 * seconds / total);
+    fmt::print("  {:<26} {:>10.3f} ms {:>6.1f} %\n", name, seconds * 1e3,
+               100 * seconds / with_clocks);
+  if (timeline_) print_timeline(calls, median(rests));
+}
+
+// Medians over the steps of what the calls of a kind took together.
+void Bench::print_timeline(const std::vector<std::map<std::string, Timeline::Sum>>& steps,
+                           double rest) {
+  fmt::print("  {:<44} {:>5} {:>11} {:>9} {:>9} {:>11}\n", "calls of the thread pool", "calls",
+             "before, ms", "span, ms", "late, ms", "uneven, ms");
+  Timeline::Sum all;
+  for (const auto& [name, first] : steps.front()) {
+    const auto median_of = [&](double Timeline::Sum::* member) {
+      std::vector<double> values;
+      for (const auto& step : steps) {
+        const auto at = step.find(name);
+        values.push_back(at == step.end() ? 0 : at->second.*member);
+      }
+      const double value = median(values);
+      all.*member += value;
+      return value;
+    };
+    const double n = median_of(&Timeline::Sum::calls), before = median_of(&Timeline::Sum::before),
+                 span = median_of(&Timeline::Sum::span), late = median_of(&Timeline::Sum::late),
+                 uneven = median_of(&Timeline::Sum::uneven);
+    fmt::print("  {:<44} {:>5.0f} {:>11.3f} {:>9.3f} {:>9.3f} {:>11.3f}\n", name, n, before * 1e3,
+               span * 1e3, late * 1e3, uneven * 1e3);
+  }
+  fmt::print("  {:<44} {:>5.0f} {:>11.3f} {:>9.3f} {:>9.3f} {:>11.3f}\n", "all, and after the last",
+             all.calls, (all.before + rest) * 1e3, all.span * 1e3, all.late * 1e3,
+             all.uneven * 1e3);
 }
 
 void Bench::print_what_binds(double rows, double seconds, double bytes, double dram,
                              const kernels::Roofs& roofs) {
   const Reads& reads = *times_->reads;
-  const double keys = times_->key_bytes / options_.steps,
+  const double keys = times_->key_bytes / (2 * options_.steps),
                experts = (bytes - reads.dense_bytes() - keys) / reads.expert_bytes(),
                rows_of_one = rows * times_->routed / experts;
   double memory_sum = 0, arithmetic_sum = 0, both_sum = 0;
@@ -473,8 +636,8 @@ void Bench::print_what_binds(double rows, double seconds, double bytes, double d
        reads.mix_bytes / 1e9 /
            bench::cached_mix(pool_, reads.mix_outputs, reads.mix_k, static_cast<int64_t>(rows)));
   line("attention and index", keys / 1e6, rows,
-       2 * times_->attention_macs / options_.steps / roofs.bf16_gflop_per_s / 1e9 +
-           2 * times_->index_macs / options_.steps / roofs.int8_gop_per_s / 1e9);
+       2 * times_->attention_macs / (2 * options_.steps) / roofs.bf16_gflop_per_s / 1e9 +
+           2 * times_->index_macs / (2 * options_.steps) / roofs.int8_gop_per_s / 1e9);
   fmt::print(
       "  together: memory {:.2f} ms ({:.0f} % of the step), arithmetic {:.2f} ms ({:.0f} %): {} "
       "binds\n  one after the other, each at what binds it: {:.2f} ms, {:.0f} % of the step\n",
@@ -506,6 +669,8 @@ int main(int argc, char** argv) {
         options.rows.push_back(std::max(1, std::atoi(one.c_str())));
     } else if (arg == "--cold")
       options.cold = true;
+    else if (arg == "--timeline")
+      options.timeline = true;
     else if (arg == "--make-official-layers")
       options.make = true;
     else
@@ -515,7 +680,7 @@ int main(int argc, char** argv) {
   if (options.folder.empty()) {
     fmt::print(stderr,
                "usage: v41_phases FOLDER [--threads N] [--prefill ROWS] [--steps N] [--decode "
-               "POSITION] [--rows N,...] [--cold] [--make-official-layers]\n");
+               "POSITION] [--rows N,...] [--cold] [--timeline] [--make-official-layers]\n");
     return 2;
   }
   if (options.make) {
