@@ -127,14 +127,33 @@ V41Args arguments(const V41Product& p) {
           .to_bf16 = p.to_bf16};
 }
 
+// Where the weights of an output begin.
+struct Place {
+  const std::byte *codes = nullptr, *scales = nullptr;
+};
+Place place_of(const V41Weights& w, int64_t output) {
+  const auto row = static_cast<size_t>(output), scales = static_cast<size_t>(w.k / kV41Step);
+  const std::byte* codes = w.codes + row * code_stride(w);
+  switch (w.format) {
+    case V41Format::kFp8:
+      return {codes, w.scales + row / 32 * scales};
+    case V41Format::kFp4:
+      return {codes, w.scales + row * scales};
+    case V41Format::kBf16:
+      break;
+  }
+  return {codes, codes};
+}
+
 // Outputs [begin, end) of a product on this thread.
 void run(const V41Kernels& kernel, const V41Product& p, int64_t begin, int64_t end,
-         std::byte* panel, const std::byte* next) {
+         std::byte* panel, Place next) {
   const auto format = static_cast<size_t>(p.w.format);
   V41Args args = arguments(p);
   args.begin = begin;
   args.end = end;
-  args.next = reinterpret_cast<const uint8_t*>(next);
+  args.next = reinterpret_cast<const uint8_t*>(next.codes);
+  args.next_scales = reinterpret_cast<const uint8_t*>(next.scales);
   args.scratch = reinterpret_cast<uint8_t*>(panel);
   if (args.m <= kernel.direct_rows[static_cast<size_t>(p.w.format)])
     return kernel.direct[format](args);
@@ -347,11 +366,9 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
     return static_cast<size_t>(std::upper_bound(first.begin(), first.end(), unit) - first.begin() -
                                1);
   };
-  // Where the codes of a unit begin.
-  const auto codes_of = [&](size_t unit) {
+  const auto place = [&](size_t unit) {
     const size_t i = product_of(unit);
-    return products[i].w.codes +
-           (unit - first[i]) * static_cast<size_t>(unit_of(i)) * code_stride(products[i].w);
+    return place_of(products[i].w, static_cast<int64_t>(unit - first[i]) * unit_of(i));
   };
   // What a kernel's own fetching does not reach: the first bytes of a thread's share.
   const auto fetch_first = [&](size_t own) {
@@ -360,11 +377,13 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
     if (at >= share.end) return;
     const V41Product& p = products[product_of(at)];
     if (static_cast<int64_t>(p.x.size()) > kFewRows) return;
-    const std::byte* codes = codes_of(at);
+    const auto [codes, scales] = place(at);
     const auto left =
         static_cast<size_t>(p.w.codes + static_cast<size_t>(p.w.n) * code_stride(p.w) - codes);
     for (size_t byte = 0; byte < std::min(left, kFirstBytes); byte += kCacheLine)
       __builtin_prefetch(codes + byte);
+    for (size_t byte = 0; byte < std::min(left, kFirstBytes) / 16; byte += kCacheLine)
+      __builtin_prefetch(scales + byte);
   };
   pool.run(threads, [&](size_t own, size_t, int) {
     std::byte* panel = workspace.panels_[own].data();
@@ -386,7 +405,7 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
         const size_t i = product_of(at);
         const int64_t unit = unit_of(i), output = static_cast<int64_t>(at - first[i]) * unit;
         run(kernel, products[i], output, std::min(products[i].w.n, output + unit), panel,
-            at + 1 < share.end ? codes_of(at + 1) : nullptr);
+            at + 1 < share.end ? place(at + 1) : Place{});
       });
     }
     do_beside();
@@ -401,7 +420,7 @@ void v41_linear_here(const V41Product& p) {
     V41Product part = p;
     part.x = p.x.subspan(row, std::min(most, p.x.size() - row));
     part.y = p.y + static_cast<int64_t>(row) * p.stride;
-    run(kernel, part, 0, p.w.n, nullptr, nullptr);
+    run(kernel, part, 0, p.w.n, nullptr, {});
   }
 }
 

@@ -45,6 +45,7 @@ struct V41Args {
   // What this thread reads after the last output, from here on: fetched into the second-level cache
   // when the outputs come to their end. Null: nothing.
   const uint8_t* next = nullptr;
+  const uint8_t* next_scales = nullptr;
   uint8_t* scratch = nullptr;  // of the thread, for m rows of operands
 };
 

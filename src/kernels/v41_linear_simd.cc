@@ -340,15 +340,17 @@ DM_INLINE const uint8_t* ahead_of(const V41Args& a, int64_t output) {
   const auto tiles =
       static_cast<int64_t>(tile >= kAheadBytes ? 1 : (kAheadBytes + tile - 1) / tile);
   const int64_t to = output + tiles * kOutputs;
-  if (to >= a.end)
-    return a.next != nullptr ? a.next + static_cast<size_t>(to - a.end) * a.code_stride
-                             : a.codes + static_cast<size_t>(output) * a.code_stride;
+  const bool beyond = to >= a.end;
+  if (beyond && a.next == nullptr) return a.codes + static_cast<size_t>(output) * a.code_stride;
+  const auto at = static_cast<size_t>(beyond ? to - a.end : to);
   if constexpr (Format::kStepBytes != 64) {
     constexpr bool kOfEach = Format::kStepBytes == 16;
-    const uint8_t* p = a.scales + static_cast<size_t>(kOfEach ? to : to / 32) * a.scale_stride;
+    const uint8_t* p =
+        (beyond ? a.next_scales : a.scales) + (kOfEach ? at : at / 32) * a.scale_stride;
     const size_t bytes = kOfEach ? a.scale_stride * kOutputs : a.scale_stride;
     for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(p + line, 0, 2);
   }
+  if (beyond) return a.next + at * a.code_stride;
   return a.codes + static_cast<size_t>(to) * a.code_stride;
 }
 
