@@ -80,8 +80,9 @@ struct Bench {
     const auto inv = ref::inverse_frequencies(c.rope_dim, 160000, 16, 65536, 32, 1);
     const auto w = random_bf16(hidden);
     MixWeights mix;
-    mix.fn.resize((2 * hc + hc * hc) * hc * hidden);
-    for (float& x : mix.fn) x = static_cast<float>(g_rng() % 1000) * 1e-5f - 5e-3f;
+    std::vector<float> fn((2 * hc + hc * hc) * hc * hidden);
+    for (float& x : fn) x = static_cast<float>(g_rng() % 1000) * 1e-5f - 5e-3f;
+    mix.fn = fn;
     mix.base.resize(24);
     mix.scale = {1, 1, 1};
     for (const int64_t m : {int64_t{1}, int64_t{512}}) {

@@ -190,7 +190,7 @@ TEST_F(FastLinearTest, TogetherEqualsOneByOne) {
 
 // T11: equal scores go to the lower ids; a bias moves the choice and not the weights.
 TEST_F(FastLinearTest, TiesGoToTheLowerExpert) {
-  LayerWeights w = weights_.layers[2];
+  LayerWeights& w = weights_.layers[2];
   const std::vector<float> zeros(static_cast<size_t>(config_.hidden), 0.0f);
   std::ranges::fill(w.gate_bias, 0.25f);
   ThreadPool pool(2);

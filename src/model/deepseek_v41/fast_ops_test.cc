@@ -206,7 +206,8 @@ TEST_P(FastOpsTest, HyperConnections) {
     Random random(3);
     const size_t n = 4 * static_cast<size_t>(hidden), m = 21;
     MixWeights w;
-    w.fn = random.f32(24 * n, 1.0f / std::sqrt(static_cast<float>(n)));
+    const std::vector<float> fn = random.f32(24 * n, 1.0f / std::sqrt(static_cast<float>(n)));
+    w.fn = fn;
     w.base = random.f32(24);
     w.scale = {1.3f, 0.7f, 2.0f};
     auto x = random.bf16(m * n, 3);
@@ -822,7 +823,8 @@ TEST(FastOpsIsa, OneClassOneAnswer) {
     const size_t m = 20, hidden = 256;
     const auto x = random.bf16(m * 4 * hidden);
     const auto w = random.bf16(4 * hidden);
-    MixWeights mix{random.f32(24 * 4 * hidden, 0.03f), random.f32(24), {1, 1, 1}};
+    const std::vector<float> fn = random.f32(24 * 4 * hidden, 0.03f);
+    const MixWeights mix{fn, random.f32(24), {1, 1, 1}, {}};
     std::vector<float> y(x.size()), pre(m * 4), post(m * 4), comb(m * 16);
     fast.rms_norm(x.data(), static_cast<int64_t>(m), 1024, w.data(), 1e-20, y.data());
     all.insert(all.end(), y.begin(), y.end());

@@ -85,8 +85,16 @@ class Binder {
   MixWeights mix(const std::string& layer, const char* sublayer) {
     const auto hc = static_cast<uint64_t>(c_.streams), rows = 2 * hc + hc * hc;
     MixWeights m;
-    m.fn = f32(fmt::format("{}hc_{}_fn", layer, sublayer),
-               {rows, hc * static_cast<uint64_t>(c_.hidden)});
+    if (const TensorView* t = tensor(fmt::format("{}hc_{}_fn", layer, sublayer), DType::kF32,
+                                     {rows, hc * static_cast<uint64_t>(c_.hidden)})) {
+      const auto* values = reinterpret_cast<const float*>(t->bytes.data());
+      if (reinterpret_cast<uintptr_t>(values) % alignof(float) != 0) {
+        m.copy = AlignedBuffer<float>::uninitialized(t->elements());
+        std::memcpy(m.copy.data(), t->bytes.data(), t->bytes.size());
+        values = m.copy.data();
+      }
+      m.fn = {values, t->elements()};
+    }
     m.base = f32(fmt::format("{}hc_{}_base", layer, sublayer), {rows});
     m.scale = f32(fmt::format("{}hc_{}_scale", layer, sublayer), {3});
     return m;

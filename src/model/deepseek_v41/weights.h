@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/aligned.h"
 #include "deepmint/result.h"
 #include "format/safetensors.h"
 #include "model/deepseek_v41/config.h"
@@ -32,10 +34,11 @@ struct Matrix {
 // Row `row` as float values (exact). out: [k].
 void dequantize_row(const Matrix& m, int64_t row, float* out);
 
-struct MixWeights {          // hyper-connection of one sublayer
-  std::vector<float> fn;     // [2hc + hc*hc, hc*hidden]
-  std::vector<float> base;   // [2hc + hc*hc]
-  std::vector<float> scale;  // [3]
+struct MixWeights {           // hyper-connection of one sublayer
+  std::span<const float> fn;  // [2hc + hc*hc, hc*hidden], where the model keeps the tensor
+  std::vector<float> base;    // [2hc + hc*hc]
+  std::vector<float> scale;   // [3]
+  AlignedBuffer<float> copy;  // what fn shows when the tensor stands on no boundary of floats
 };
 
 struct Expert {
