@@ -224,6 +224,7 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare(GenerationRequest request,
                             info_.context_tokens, request.tokens.size()),
                 "tokens");
   DEEPMINT_CHECK_OK(check_ids(request.tokens, info_.vocab_size, "tokens"));
+  DEEPMINT_CHECK_OK(model_->check_tokens(request.tokens));
   DEEPMINT_CHECK_OK(check_ids(request.stop_ids, info_.vocab_size, "stop_ids"));
   DEEPMINT_CHECK_OK(request.sampling.validate(info_.vocab_size));
   if (request.max_tokens < -1)
@@ -319,6 +320,8 @@ Result<std::unique_ptr<Sequence>> EngineCore::prepare_saved(GenerationRequest re
                        "expected a saved sequence that has run its prompt, found one inside it");
   if (saved.computed >= length)
     return bad_request("state", "expected a token that has not been run, found none to go on from");
+  if (auto ok = model_->check_tokens(saved.tokens); !ok)
+    return tl::unexpected(std::move(ok).error().at("state"));
   for (const TokenId id : std::span(saved.tokens).subspan(static_cast<size_t>(s->prompt_tokens)))
     s->tokens.append_known(id);
   s->computed = s->granted = saved.computed;

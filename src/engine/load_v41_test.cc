@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <stdexcept>
 
+#include "engine/engine_core.h"
 #include "engine/load.h"
 #include "engine/local_engine.h"
+#include "kvcache/seq_state.h"
 #include "model/deepseek_v41/synth.h"
 #include "support/collecting_sink.h"
 
@@ -154,6 +157,55 @@ TEST_F(LoadV41, ABoundedTailThatCannotBeIsRefused) {
   EXPECT_THAT(refusal_of(-1, false), HasSubstr("found -1"));
   EXPECT_THAT(refusal_of(20, true), HasSubstr("log-probabilities are wanted, found a bounded"));
   EXPECT_EQ(refusal_of(16, false), "taken");
+}
+
+// By its place in the prompt, wherever chunks of it would have begun, and before anything runs.
+TEST_F(LoadV41, AnImageTokenIsRefusedAtAdmissionByItsPlaceInThePrompt) {
+  const fs::path folder = folder_.string() + "_image";
+  fs::remove_all(folder);
+  v41::Config config = v41::synth_config(v41::SynthPreset::kTiny);
+  config.image_token = 5;
+  ASSERT_TRUE(v41::synthesize(config, folder));
+  const auto loaded = load_model(folder, {.threads = 1});
+  fs::remove_all(folder);
+  ASSERT_TRUE(loaded) << loaded.error().str();
+  EngineConfig engine_config;
+  engine_config.max_running = 2;
+  engine_config.step_tokens = 13;
+  auto engine = LocalEngine::create(*loaded, engine_config, Clock::steady());
+  ASSERT_TRUE(engine) << engine.error().str();
+  for (const bool prompt_logits : {false, true})
+    for (const size_t place : {0u, 12u, 13u, 99u}) {
+      GenerationRequest request = request_of(100, prompt_logits);
+      std::ranges::replace(request.tokens, 5, 6);
+      request.tokens[place] = 5;
+      const auto ticket =
+          (*engine)->submit(std::move(request), std::make_shared<testing::CollectingSink>());
+      ASSERT_FALSE(ticket.has_value()) << place;
+      EXPECT_EQ(ticket.error().code, ErrorCode::kUnsupported);
+      EXPECT_EQ(ticket.error().str(), "tokens[" + std::to_string(place) +
+                                          "]: expected a text token, found image token 5");
+    }
+  EXPECT_EQ((*engine)->stats().steps, 0);
+
+  // Nor does one come in behind the prompt of a saved sequence.
+  auto core = std::move(*EngineCore::create(*loaded, engine_config, Clock::steady()));
+  GenerationRequest request = request_of(3, false);
+  request.sampling.seed = 1;
+  kvcache::SeqState saved{.model_fingerprint = loaded->model->info().fingerprint,
+                          .tokens = request.tokens,
+                          .prompt_tokens = 3,
+                          .seed = 1};
+  const auto resume = [&](TokenId next) {
+    saved.tokens.resize(3);
+    saved.tokens.push_back(next);
+    auto bytes = kvcache::encode_seq_state(saved, core->cache().arena(), {}, kNoSlot);
+    const auto sequence =
+        core->prepare_saved(request, std::move(bytes), std::make_shared<testing::CollectingSink>());
+    return sequence ? "taken" : sequence.error().str();
+  };
+  EXPECT_EQ(resume(6), "taken");
+  EXPECT_EQ(resume(5), "state: tokens[3]: expected a text token, found image token 5");
 }
 
 TEST_F(LoadV41, StatesMemoryBeforeItIsTaken) {

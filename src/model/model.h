@@ -126,6 +126,12 @@ class Model {
   // with.
   virtual Status forward(const StepInput& input, std::span<float> logits, Tap* tap = nullptr) = 0;
 
+  // Whether every id of a sequence, each one in the vocabulary, is of a kind that this model runs.
+  // Any thread may ask. Errors: kUnsupported, `where` is "tokens[i]".
+  virtual Status check_tokens(std::span<const TokenId> tokens) const {
+    return (void)tokens, Status{};
+  }
+
   // Which rows of a prompt of this length may end early without changing a bit of its last logits
   // or of anything that comes after: those below first_full run only the layers before layer_end.
   // Not for prompts whose own logits are wanted.

@@ -102,7 +102,7 @@ def test_another_vocabulary_for_another_tokenizer(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["text_config"]["vocab_size"] == 129280
     out = good("run", tmp_path, "--ids", "0,129279,7", "--temperature", "0", "--max-tokens", "3")
     assert all(0 <= int(token) < 129280 for token in out.split())
-    bad("run", tmp_path, "--ids", "129264", says=["image token 129264"])
+    bad("run", tmp_path, "--ids", "129264", says=["--ids[0]: expected a text token, found image token 129264"])
 
 
 def test_the_flat_configuration_works_too(checkpoint, tmp_path):
@@ -149,7 +149,7 @@ def test_wrong_use_is_one_clear_line(checkpoint, tmp_path):
     bad("score", checkpoint, "--arithmetic", "exact", "--ids", "1,2", says=["--arithmetic", "reference"])
     folder = changed(checkpoint, tmp_path / "images", lambda c: c.__setitem__("image_token_id", 5))
     for command in ("run", "score"):
-        bad(command, folder, "--ids", "1,5,6", says=["expected a text token", "found image token 5"])
+        bad(command, folder, "--ids", "1,5,6", says=["--ids[1]: expected a text token, found image token 5"])
     good("run", folder, "--ids", "1,4", "--max-tokens", "1")
     folder = changed(checkpoint, tmp_path / "no_map", lambda c: c.pop("x_engram_map"))
     bad("run", folder, "--ids", "1", says=["tokenizer", "x_engram_map", "config.json"])

@@ -64,6 +64,9 @@ class TappedModel : public Model {
   Status reserve(size_t rows, size_t logit_rows) override {
     return model_->reserve(rows, logit_rows);
   }
+  Status check_tokens(std::span<const TokenId> tokens) const override {
+    return model_->check_tokens(tokens);
+  }
   PromptTail exact_prompt_tail(int32_t prompt_tokens) const override {
     return model_->exact_prompt_tail(prompt_tokens);
   }

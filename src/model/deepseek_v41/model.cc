@@ -27,6 +27,21 @@ V41Model::V41Model(Config config, SafetensorsModel files, std::unique_ptr<Arithm
 }
 V41Model::~V41Model() = default;
 
+namespace {
+
+tl::unexpected<Error> no_images(TokenId token, std::string where) {
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("expected a text token, found image token {}", token), std::move(where));
+}
+
+}  // namespace
+
+Status V41Model::check_tokens(std::span<const TokenId> tokens) const {
+  const auto image = std::find(tokens.begin(), tokens.end(), config_.image_token);
+  if (image == tokens.end()) return {};
+  return no_images(*image, fmt::format("tokens[{}]", image - tokens.begin()));
+}
+
 Model::PromptTail V41Model::exact_prompt_tail(int32_t prompt_tokens) const {
   const auto tail = plan_tail(config_, {.mode = TailMode::kExact}, prompt_tokens);
   if (!tail || tail->first_kept == 0) return {};
@@ -96,9 +111,7 @@ Status V41Model::check(const StepInput& input, size_t n_logits) {
     if (r.token < 0 || r.token >= config_.vocab)
       return bad(i, fmt::format("expected a token id below {}, found {}", config_.vocab, r.token));
     if (r.token == config_.image_token || r.image_row >= 0)
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("expected a text token, found image token {}", r.token),
-                  fmt::format("row {}", i));
+      return no_images(r.token, fmt::format("position {}", r.position));
     if (r.position < 0 || r.position >= config_.max_positions)
       return bad(i, fmt::format("expected a position below {}, found {}", config_.max_positions,
                                 r.position));

@@ -70,6 +70,7 @@ class V41Model : public Model {
   const StateLayout& layout() const { return layout_; }
   const MemoryPlan& memory_plan() const { return plan_; }
 
+  Status check_tokens(std::span<const TokenId> tokens) const override;
   PromptTail exact_prompt_tail(int32_t prompt_tokens) const override;
   Result<PromptTail> bounded_prompt_tail(int32_t prompt_tokens, int32_t keep_tokens) const override;
   PrefixPlan plan_prefix(const PrefixHit& hit, int32_t prompt_tokens, PromptTail tail,
