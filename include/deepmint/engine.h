@@ -46,6 +46,10 @@ class TokenMask {
   virtual void accept(TokenId id) = 0;  // this id was sampled; allowed() has permitted it
 };
 
+// Rows that a bounded decoder tail keeps where nobody says how many: the window and room for
+// drafts.
+inline constexpr int32_t kDefaultTailKeepTokens = 140;
+
 struct GenerationRequest {
   std::vector<TokenId> tokens;  // the whole prompt, at least one id
   SamplingParams sampling;
@@ -66,8 +70,9 @@ struct GenerationRequest {
   // the weight, 0.001 to 1000. Empty: all such requests together are one key.
   std::string fair_key;
   double fair_weight = 1;
-  // Models with window state only: where a prompt's beginning is in the cache and the window state
-  // at its end is not, run only one window again. Faster and not the same bits as an exact answer.
+  // Where a prompt's beginning is in the cache and the window state at its end is not, run only one
+  // window again: faster, not the same bits as an exact answer, and dependent on what the cache
+  // has. Without effect in models that have no window state.
   bool bounded_replay = false;
   std::string cache_salt;  // isolates cached prefixes between tenants
   int32_t choice =
@@ -108,6 +113,11 @@ struct Usage {
   int32_t cached_tokens = 0;    // prompt tokens whose global state was reused
   int32_t replayed_tokens = 0;  // of those: run again all the same, to rebuild window state
   CacheMiss cache_miss = CacheMiss::kNone;
+  // Where either is set the answer is an approximation, which the request has asked for or allowed:
+  // prompt tokens that a bounded decoder tail, shorter than the exact one, left out of the last
+  // layers; window state that a bounded replay made from one window.
+  int32_t tail_skipped_tokens = 0;
+  bool bounded_replay = false;
   int32_t output_tokens = 0;
 };
 
@@ -180,7 +190,8 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Validates and queues. Errors: kInvalidArgument (bad parameter or id), kTooLarge (prompt longer
+  // Validates and queues. Errors: kInvalidArgument (bad parameter or id), kUnsupported (what this
+  // model does not do: an image token, a bounded decoder tail), kTooLarge (prompt longer
   // than the context, or needs more state than the whole pool holds), kResourceExhausted (waiting
   // queue full, or the first token would come too late for its class; retry_after_s says when to
   // come again), kUnavailable (stopping). On error the sink is never called.

@@ -121,7 +121,9 @@ TEST(EngineCore, ABoundedTailNeedsAModelThatHasOne) {
   const auto refused = d.core->prepare(r, std::make_shared<testing::CollectingSink>());
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_EQ(refused.error().where, "tail_keep_tokens");
+  EXPECT_EQ(refused.error().str(),
+            "tail_keep_tokens: expected the exact tail, since every token of a prompt runs the "
+            "whole of this model (fake), found a bounded one");
 }
 
 TEST(EngineCore, ResumeNeedsTheSameRequest) {

@@ -483,6 +483,7 @@ void EngineCore::begin(Sequence& s, const kvcache::Match& match) {
   s.window_floor = plan.window_floor;
   s.reused = hit.hit;
   s.replayed = hit.hit - plan.begin;
+  s.replay_is_bounded = !plan.exact;
   if (!plan.exact) s.may_publish = false;
   if (plan.begin > 0 && !plan.from_snapshot)
     model_->begin_at({s.blocks(), s.slot()}, state_, s.tokens.known(), plan.begin);
@@ -835,6 +836,10 @@ void EngineCore::retire(Sequence* s) {
   event.usage.cached_tokens = s->reused;
   event.usage.replayed_tokens = s->replayed;
   event.usage.cache_miss = static_cast<CacheMiss>(s->miss);
+  // A bounded tail as long as the exact one is none.
+  if (s->tail.first_full > model_->exact_prompt_tail(s->prompt_tokens).first_full)
+    event.usage.tail_skipped_tokens = s->tail.first_full;
+  event.usage.bounded_replay = s->replay_is_bounded;
   event.usage.output_tokens = s->length() - s->prompt_tokens;
   event.seed = s->seed;
   event.error = std::move(s->error);

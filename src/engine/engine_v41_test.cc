@@ -351,13 +351,13 @@ TEST_F(EngineV41, ABoundedTailIsThatOfAColdRunAndLeavesNoWindowState) {
     for (const int32_t prompt : {200, 333, 336}) {
       const GenerationRequest exact = request(prompt, 30);
       const Reply right = cold(exact);
-      for (const int32_t keep : {16, 40, 250}) {
+      for (const int32_t keep : {16, 40, 46, 250}) {
         GenerationRequest bounded = exact;
         bounded.tail_keep_tokens = keep;
         const Reply expected = cold(bounded);
-        if (keep == 16) {
-          EXPECT_NE(expected.logprobs, right.logprobs);
-        }
+        // From 46 rows on, 16 + 2 * 15, a bounded tail is the exact one.
+        EXPECT_EQ(expected == right, keep >= 46);
+        EXPECT_EQ(expected.usage.tail_skipped_tokens, keep < 46 ? prompt - keep : 0);
         const auto first = engine(true, true, ahead);
         EXPECT_EQ(ask(*first, bounded), expected) << prompt << " keeps " << keep << ", empty cache";
         EXPECT_EQ(first->stats().snapshots, 0);
@@ -366,9 +366,13 @@ TEST_F(EngineV41, ABoundedTailIsThatOfAColdRunAndLeavesNoWindowState) {
         const auto second = engine(true, true, ahead);
         EXPECT_EQ(ask(*second, exact), right);
         EXPECT_EQ(second->stats().snapshots, 1);
-        EXPECT_EQ(ask(*second, bounded), expected) << prompt << " keeps " << keep << ", a snapshot";
+        const Reply hit = ask(*second, bounded);
+        EXPECT_EQ(hit, expected) << prompt << " keeps " << keep << ", a snapshot";
+        EXPECT_EQ(hit.usage.tail_skipped_tokens, expected.usage.tail_skipped_tokens);
         EXPECT_EQ(second->stats().snapshots, 1);
-        EXPECT_EQ(ask(*second, exact), right) << prompt << " after a hit that keeps " << keep;
+        const Reply after = ask(*second, exact);
+        EXPECT_EQ(after, right) << prompt << " after a hit that keeps " << keep;
+        EXPECT_EQ(after.usage.tail_skipped_tokens, 0);
       }
     }
 }
@@ -401,14 +405,19 @@ TEST_F(EngineV41, CompanionsAndPreemptionsDoNotShow) {
 TEST_F(EngineV41, BoundedReplayIsAChoiceAndNobodyElsesState) {
   const auto core = engine(true, false);
   GenerationRequest r = request(512);
-  const Reply expected = ask(*core, r);
   r.bounded_replay = true;
+  const Reply expected = ask(*core, r);  // nothing to replay yet
+  EXPECT_FALSE(expected.usage.bounded_replay);
+  EXPECT_EQ(expected, cold(r));
   const Reply bounded = ask(*core, r);
   EXPECT_EQ(bounded.usage.replayed_tokens, 16);  // one window
+  EXPECT_TRUE(bounded.usage.bounded_replay);
   EXPECT_NE(bounded.logprobs, expected.logprobs);
   EXPECT_EQ(ask(*core, r), bounded);
   r.bounded_replay = false;
-  EXPECT_EQ(ask(*core, r), expected);
+  const Reply exact = ask(*core, r);
+  EXPECT_EQ(exact, expected);
+  EXPECT_FALSE(exact.usage.bounded_replay);
   GenerationRequest longer = request(600);
   longer.bounded_replay = true;
   ask(*core, longer);

@@ -13,6 +13,7 @@
 #include "engine/load.h"
 #include "engine/local_engine.h"
 #include "kvcache/seq_state.h"
+#include "model/deepseek_v41/replay.h"
 #include "model/deepseek_v41/synth.h"
 #include "support/collecting_sink.h"
 
@@ -157,6 +158,7 @@ TEST_F(LoadV41, ABoundedTailThatCannotBeIsRefused) {
   EXPECT_THAT(refusal_of(-1, false), HasSubstr("found -1"));
   EXPECT_THAT(refusal_of(20, true), HasSubstr("log-probabilities are wanted, found a bounded"));
   EXPECT_EQ(refusal_of(16, false), "taken");
+  EXPECT_EQ(v41::TailOptions().keep_tokens, kDefaultTailKeepTokens);
 }
 
 // By its place in the prompt, wherever chunks of it would have begun, and before anything runs.

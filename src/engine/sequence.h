@@ -92,6 +92,7 @@ struct Sequence {
   int32_t hit = 0;
   int32_t window_floor = 0;
   int32_t reused = 0, replayed = 0;  // prompt tokens, for Usage
+  bool replay_is_bounded = false;    // for Usage
   int32_t counted_reused = 0;        // of those: in the engine's own count
   bool mask_fed = false;
   kvcache::MissReason miss = kvcache::MissReason::kNone;

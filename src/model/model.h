@@ -148,8 +148,9 @@ class Model {
   virtual Result<PromptTail> bounded_prompt_tail(int32_t prompt_tokens, int32_t keep_tokens) const {
     (void)prompt_tokens, (void)keep_tokens;
     return fail(ErrorCode::kUnsupported,
-                "expected none: every token of a prompt runs the whole of this model, " +
-                    info().architecture,
+                "expected the exact tail, since every token of a prompt runs the whole of this "
+                "model (" +
+                    info().architecture + "), found a bounded one",
                 "tail_keep_tokens");
   }
 
