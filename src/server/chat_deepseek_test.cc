@@ -228,6 +228,9 @@ TEST_F(DeepSeek, SamplingAndLimitsReachTheEngine) {
                    {"top_k", 3},
                    {"max_completion_tokens", 9},
                    {"cache_salt", "s"},
+                   {"prefill_tail", "bounded"},
+                   {"prefill_tail_keep_tokens", 200},
+                   {"prefix_replay", "bounded"},
                    {"seed", 5}}));
   const GenerationRequest request = engine_->requests().back();
   EXPECT_EQ(request.sampling.temperature, 0.5f);
@@ -235,6 +238,8 @@ TEST_F(DeepSeek, SamplingAndLimitsReachTheEngine) {
   EXPECT_EQ(request.sampling.seed, 5u);
   EXPECT_EQ(request.max_tokens, 9);
   EXPECT_EQ(request.cache_salt, "s");
+  EXPECT_EQ(request.tail_keep_tokens, 200);
+  EXPECT_TRUE(request.bounded_replay);
   EXPECT_EQ(request.stop_ids, std::vector<TokenId>{kDeepSeekEnd});
   EXPECT_EQ(request.mask, nullptr);
   // Claude Code's suffix; and no name at all.

@@ -80,6 +80,26 @@ TEST_F(Server, BadRequestsNameTheField) {
        "seed: expected an integer from 0 to 9223372036854775807, found -1", "seed"},
       {chat_body({{"n", 0}}).dump(), 400, "n: expected an integer from 1 to 16, found 0", "n"},
       {chat_body({{"n", 17}}).dump(), 400, "n: expected an integer from 1 to 16, found 17", "n"},
+      {chat_body({{"prefill_tail", "short"}}).dump(), 400,
+       R"(prefill_tail: expected exact or bounded, found "short")", "prefill_tail"},
+      {chat_body({{"prefill_tail", true}}).dump(), 400,
+       "prefill_tail: expected exact or bounded, found true", "prefill_tail"},
+      {chat_body({{"prefix_replay", 5}}).dump(), 400,
+       "prefix_replay: expected exact or bounded, found 5", "prefix_replay"},
+      {chat_body({{"prefix_replay", ""}}).dump(), 400,
+       R"(prefix_replay: expected exact or bounded, found "")", "prefix_replay"},
+      {chat_body({{"prefill_tail", "bounded"}, {"prefill_tail_keep_tokens", 0}}).dump(), 400,
+       "prefill_tail_keep_tokens: expected an integer from 1 to 2147483647, found 0",
+       "prefill_tail_keep_tokens"},
+      {chat_body({{"prefill_tail", "bounded"}, {"prefill_tail_keep_tokens", "140"}}).dump(), 400,
+       R"(prefill_tail_keep_tokens: expected an integer from 1 to 2147483647, found "140")",
+       "prefill_tail_keep_tokens"},
+      {chat_body({{"prefill_tail_keep_tokens", 140}}).dump(), 400,
+       R"(prefill_tail_keep_tokens: expected prefill_tail: "bounded" beside it)",
+       "prefill_tail_keep_tokens"},
+      {chat_body({{"prefill_tail", "exact"}, {"prefill_tail_keep_tokens", 140}}).dump(), 400,
+       R"(prefill_tail_keep_tokens: expected prefill_tail: "bounded" beside it)",
+       "prefill_tail_keep_tokens"},
       {chat_body({{"stream", "yes"}}).dump(), 400, R"(stream: expected true or false, found "yes")",
        "stream"},
       {chat_body({{"stream_options", {{"include_usage", true}}}}).dump(), 400,
@@ -234,6 +254,29 @@ TEST_F(Server, EngineRefusalsHaveTheirStatus) {
       EXPECT_EQ(reply.headers.contains("retry-after"), status == 429 || status == 503);
     }
   }
+}
+
+// What only the engine can judge is refused under the field's name here, not the engine's.
+TEST_F(Server, ABoundedTailThatTheModelRefusesIsNamedAsTheRequestHasIt) {
+  start([&](const GenerationRequest& r) -> Result<Play> {
+    if (*r.tail_keep_tokens < 128)
+      return fail(ErrorCode::kInvalidArgument, "expected at least the window, 128, found 20",
+                  "tail_keep_tokens");
+    return fail(ErrorCode::kUnsupported, "expected the exact tail, found a bounded one",
+                "tail_keep_tokens");
+  });
+  const auto error = [&](const json& fields) {
+    const Reply reply = chat(chat_body(fields));
+    EXPECT_EQ(reply.status, 400);
+    const json body = json::parse(reply.body)["error"];
+    return std::pair(body["param"].get<std::string>(), body["message"].get<std::string>());
+  };
+  using Said = std::pair<std::string, std::string>;
+  EXPECT_EQ(error({{"prefill_tail", "bounded"}}),
+            Said("prefill_tail", "prefill_tail: expected the exact tail, found a bounded one"));
+  EXPECT_EQ(error({{"prefill_tail", "bounded"}, {"prefill_tail_keep_tokens", 20}}),
+            Said("prefill_tail_keep_tokens",
+                 "prefill_tail_keep_tokens: expected at least the window, 128, found 20"));
 }
 
 TEST_F(Server, RetryAfterIsWhatTheEngineKnows) {

@@ -153,6 +153,24 @@ TEST_F(Server, ParametersReachTheEngine) {
   EXPECT_EQ(requests[3].sampling.temperature, 1e-40f);  // the sampler counts it as 0
 }
 
+TEST_F(Server, ApproximationsReachTheEngineWhenAskedForOnly) {
+  start([](const GenerationRequest&) { return Play{.tokens = {kImEnd}}; });
+  for (const json& fields :
+       {json::object(), json{{"prefill_tail", "exact"}, {"prefix_replay", "exact"}},
+        json{{"prefill_tail", nullptr}, {"prefill_tail_keep_tokens", nullptr}},
+        json{{"prefill_tail", "bounded"}},
+        json{{"prefill_tail", "bounded"}, {"prefill_tail_keep_tokens", 2147483647}},
+        json{{"prefix_replay", "bounded"}}})
+    whole(chat_body(fields));
+  const auto requests = engine_->requests();
+  ASSERT_EQ(requests.size(), 6u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_FALSE(requests[i].tail_keep_tokens) << i;
+  EXPECT_EQ(requests[3].tail_keep_tokens, 140);
+  EXPECT_EQ(requests[4].tail_keep_tokens, 2147483647);
+  EXPECT_FALSE(requests[5].tail_keep_tokens);
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(requests[i].bounded_replay, i == 5) << i;
+}
+
 TEST_F(Server, LengthIsReported) {
   start_with(bytes_of("abcdef"));
   const json answer = whole(chat_body({{"max_tokens", 3}}));

@@ -167,5 +167,36 @@ TEST_F(Server, UsageSaysWhatTheCacheHad) {
   }
 }
 
+// Of several choices that one counts whose replay was bounded, whichever found least in the cache.
+TEST_F(Server, UsageSaysWhatWasApproximated) {
+  for (const bool deepseek : {false, true})
+    for (const int32_t bounded : {0, 1, 2}) {
+      server_.reset();
+      start(
+          [&](const GenerationRequest& r) {
+            Play play{.tokens = {deepseek ? deepmint::testing::kDeepSeekEnd : kImEnd}};
+            play.cache.cached_tokens = r.choice == 1 ? 8 : 16;
+            play.cache.tail_skipped_tokens = 60;
+            play.cache.bounded_replay = r.choice == bounded;
+            return play;
+          },
+          {}, deepmint::testing::ScriptedEngine::Mode::kFree,
+          [&](ServedModel& model) {
+            if (deepseek) model = deepmint::testing::deepseek_model(*engine_);
+          });
+      const json expected = {{"cached_tokens", 8},
+                             {"replayed_tokens", 0},
+                             {"cache_miss", "none"},
+                             {"prefill_tail_skipped_tokens", 60},
+                             {"prefix_replay", "bounded"}};
+      EXPECT_EQ(whole(chat_body({{"n", 3}}))["usage"]["prompt_tokens_details"], expected)
+          << deepseek << bounded;
+      const auto stream =
+          streamed(chat_body({{"n", 3}, {"stream_options", {{"include_usage", true}}}}));
+      EXPECT_EQ(stream.events.back()["usage"]["prompt_tokens_details"], expected)
+          << deepseek << bounded;
+    }
+}
+
 }  // namespace
 }  // namespace deepmint

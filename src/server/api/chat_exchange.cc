@@ -40,10 +40,13 @@ bool thinks_first(const ChatRequest& request, const ChatPlan& plan) {
          request.conversation->parsing.stage != recipe::ThinkingStage::kContent;
 }
 
-// The engine speaks of tokens; the request's field is called messages.
+// The engine's names of what a request has under another one.
 ApiError from_engine(Error error) {
   const bool too_long = error.code == ErrorCode::kTooLarge;
   if (too_long || error.where.starts_with("tokens")) error.where = "messages";
+  if (error.where == "tail_keep_tokens")  // a model without a tail, or too few tokens
+    error.where =
+        error.code == ErrorCode::kUnsupported ? "prefill_tail" : "prefill_tail_keep_tokens";
   ApiError out = api_error(error);
   if (too_long) out.code = "context_length_exceeded";
   return out;
@@ -189,6 +192,8 @@ Status ChatExchange::admit(ChatRequest request) {
   // Tenants share nothing, so that none can tell by timing what another has asked.
   generation.cache_salt =
       account_.empty() ? request.cache_salt : account_ + "/" + request.cache_salt;
+  generation.tail_keep_tokens = request.tail_keep_tokens;
+  generation.bounded_replay = request.bounded_replay;
   generation.request_class = model.request_class.value_or(request.request_class);
   generation.fair_key = account_.empty() ? request.user : account_;
   if (request.deadline_ms)
@@ -339,7 +344,9 @@ void ChatExchange::take_finish(const Finish& finish) {
         return;
     }
   }
+  const bool bounded_replay = event.usage.bounded_replay || (usage_ && usage_->bounded_replay);
   if (!usage_ || event.usage.cached_tokens < usage_->cached_tokens) usage_ = event.usage;
+  usage_->bounded_replay = bounded_replay;
   reply_->take_finish(finish.choice, reason, *usage_, out_);
 }
 

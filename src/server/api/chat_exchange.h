@@ -96,7 +96,7 @@ class ChatExchange final : public http::Responder,
   bool begun_ = false;
   size_t unfinished_ = 0;
   // Of the choice that found least in the cache, among those that have ended: a prompt that is new
-  // is run for one choice, and the others find it, which is no hit.
+  // is run for one choice, and the others find it, which is no hit. bounded_replay: of any of them.
   std::optional<Usage> usage_;
   std::optional<ApiError> trouble_;
 };

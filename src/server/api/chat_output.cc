@@ -63,8 +63,13 @@ void append_token(std::string& out, const Tokenizer& tokenizer, TokenId id, floa
 }  // namespace
 
 std::string prompt_details(const Usage& usage) {
-  return fmt::format(FMT_STRING(",\"replayed_tokens\":{},\"cache_miss\":\"{}\""),
-                     usage.replayed_tokens, to_string(usage.cache_miss));
+  std::string out = fmt::format(FMT_STRING(",\"replayed_tokens\":{},\"cache_miss\":\"{}\""),
+                                usage.replayed_tokens, to_string(usage.cache_miss));
+  if (usage.tail_skipped_tokens > 0)
+    fmt::format_to(std::back_inserter(out), FMT_STRING(",\"prefill_tail_skipped_tokens\":{}"),
+                   usage.tail_skipped_tokens);
+  if (usage.bounded_replay) out += ",\"prefix_replay\":\"bounded\"";
+  return out;
 }
 
 ChatOutput::ChatOutput(const ChatIdentity& identity)

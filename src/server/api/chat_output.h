@@ -35,7 +35,7 @@ struct ChatUsage {
 };
 
 // Members of usage.prompt_tokens_details beyond OpenAI's, each with a comma in front: how many of
-// the cached tokens were run again, and why no more was cached.
+// the cached tokens were run again, why no more was cached, and what was approximated, if anything.
 std::string prompt_details(const Usage& usage);
 
 struct FinishedChoice {

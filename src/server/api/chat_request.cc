@@ -389,6 +389,28 @@ Status read_service(const Fields& fields, ChatRequest& out) {
   return {};
 }
 
+// Approximations that a request asks for or allows. Whether the model has a tail, and how many rows
+// of it must stay, the engine says.
+Status read_approximations(const Fields& fields, ChatRequest& out) {
+  const auto bounded = [&](std::string_view key, bool& is_bounded) -> Status {
+    const json::Value* mode = fields.find(key);
+    if (mode == nullptr) return {};
+    is_bounded = mode->is_string() && mode->as_string() == "bounded";
+    if (is_bounded || (mode->is_string() && mode->as_string() == "exact")) return {};
+    return fields.wrong(key, "exact or bounded", *mode);
+  };
+  bool has_bounded_tail = false;
+  DEEPMINT_CHECK_OK(bounded("prefill_tail", has_bounded_tail));
+  DEEPMINT_CHECK_OK(bounded("prefix_replay", out.bounded_replay));
+  int32_t keep = 0;
+  DEEPMINT_CHECK_OK(fields.integer("prefill_tail_keep_tokens", 1, kMaxInt, keep));
+  if (keep > 0 && !has_bounded_tail)
+    return fail(ErrorCode::kInvalidArgument, "expected prefill_tail: \"bounded\" beside it",
+                "prefill_tail_keep_tokens");
+  if (has_bounded_tail) out.tail_keep_tokens = keep > 0 ? keep : kDefaultTailKeepTokens;
+  return {};
+}
+
 Status read_sampling(const Fields& fields, ChatRequest& out) {
   SamplingParams& s = out.sampling;
   DEEPMINT_CHECK_OK(fields.number("temperature", 0, 2, s.temperature));
@@ -441,6 +463,7 @@ Result<ChatRequest> parse_chat_request(std::string_view body, const SamplingPara
   DEEPMINT_CHECK_OK(fields.boolean("ignore_eos", out.ignore_eos));
   DEEPMINT_CHECK_OK(fields.text("cache_salt", out.cache_salt, 256));
   DEEPMINT_CHECK_OK(read_service(fields, out));
+  DEEPMINT_CHECK_OK(read_approximations(fields, out));
   DEEPMINT_CHECK_OK(fields.boolean("stream", out.stream));
   if (const json::Value* options = fields.find("stream_options")) {
     if (!options->is_object()) return fields.wrong("stream_options", "an object", *options);

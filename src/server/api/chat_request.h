@@ -47,6 +47,9 @@ struct ChatRequest {
   std::string cache_salt;
   RequestClass request_class = RequestClass::kInteractive;  // service_tier
   std::optional<int64_t> deadline_ms, max_queue_ms;         // from the request's arrival
+  // Approximations of DeepSeek-V4.1, off unless asked for: prefill_tail, prefix_replay.
+  std::optional<int32_t> tail_keep_tokens;
+  bool bounded_replay = false;
   std::string user;                 // safety_identifier, else user; empty: not said, or no text
   recipe::ChatVariables variables;  // tools (unless tool_choice is none), chat_template_kwargs
   // What the reply must look like (response_format, strict tools, forced calls): for

@@ -52,6 +52,7 @@ void check(const ChatRequest& r) {
     require(i == 0 || s.logit_bias[i - 1].first < s.logit_bias[i].first);
   }
   require(s.min_tokens >= 0);
+  require(!r.tail_keep_tokens || *r.tail_keep_tokens >= 1);
 }
 
 }  // namespace
