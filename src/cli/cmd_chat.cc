@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "cli/app.h"
+#include "cli/approximation.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
@@ -32,11 +33,13 @@ struct Totals {
 class Session {
  public:
   Session(const OpenModel& open, const Config& config, recipe::ChatTemplate chat,
-          std::vector<std::string> stop, std::optional<std::string> system)
+          std::vector<std::string> stop, std::optional<std::string> system,
+          const Approximation& approximation)
       : open_(open),
         config_(config),
         chat_(std::move(chat)),
         stop_(std::move(stop)),
+        approximation_(approximation),
         conversation_(std::move(system)) {}
 
   Status run() {
@@ -97,6 +100,7 @@ class Session {
     request.sampling = open_.sampling(config_.sampling);
     request.max_tokens = config_.sampling.max_tokens;
     request.stop_ids = open_.loaded.end_ids;
+    approximation_.apply(request);
 
     Progress progress("reading the conversation");
     ReplyOptions options;
@@ -192,6 +196,7 @@ class Session {
   const Config& config_;
   const recipe::ChatTemplate chat_;
   const std::vector<std::string> stop_;
+  const Approximation& approximation_;
   Conversation conversation_;
   SignalPipe signals_{SIGINT};
   LineReader reader_{signals_};
@@ -221,11 +226,14 @@ class Chat : public Command {
            "a Jinja template for the prompt instead of the model's own");
     o.texts("--stop", stop_, "TEXT",
             "end a reply where this text comes up; the text itself is left out");
+    approximation_.options(o, Approximation::Prompts::kShareBeginnings);
   }
   Status run(const Config& config, const Settings&) override {
+    DEEPMINT_CHECK_OK(approximation_.read());
     DEEPMINT_TRY(open, open_model(model_, config, /*requests=*/1));
+    DEEPMINT_CHECK_OK(approximation_.check(*open.loaded.model));
     DEEPMINT_TRY(chat, open.chat_template(chat_template_));
-    Session session(open, config, std::move(chat), stop_, system_);
+    Session session(open, config, std::move(chat), stop_, system_, approximation_);
     return session.run();
   }
 
@@ -233,6 +241,7 @@ class Chat : public Command {
   std::string model_;
   std::optional<std::string> system_, chat_template_;
   std::vector<std::string> stop_;
+  Approximation approximation_;
 };
 
 }  // namespace

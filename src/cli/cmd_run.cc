@@ -3,6 +3,7 @@
 
 #include <csignal>
 
+#include "cli/approximation.h"
 #include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/open_model.h"
@@ -45,6 +46,7 @@ class Run : public Command {
            "one JSON object at the end: text, ids, usage, seed, timings, instruction set");
     o.text("--logprobs", logprobs_, "N",
            "with --json: log-probability of each token, and of the N likeliest (0 to 20)");
+    approximation_.options(o, Approximation::Prompts::kOne);
   }
   Status run(const Config& config, const Settings&) override;
 
@@ -55,6 +57,7 @@ class Run : public Command {
   std::string model_;
   std::optional<std::string> prompt_, system_, ids_, logprobs_, chat_template_;
   ReplyFormat format_;
+  Approximation approximation_;
   std::vector<std::string> stop_;
   bool raw_ = false, json_ = false;
 };
@@ -104,8 +107,10 @@ Status Run::run(const Config& config, const Settings&) {
                      Shape{.limits = {.min = 0, .max = 20}});
     if (!ok) return tl::unexpected(std::move(ok).error().at("--logprobs"));
   }
+  DEEPMINT_CHECK_OK(approximation_.read());
   DEEPMINT_TRY(format, format_.read());
   DEEPMINT_TRY(open, open_model(model_, config, /*requests=*/1));
+  DEEPMINT_CHECK_OK(approximation_.check(*open.loaded.model));
   DEEPMINT_TRY(tokens, prompt_tokens(open));
 
   GenerationRequest request;
@@ -118,6 +123,7 @@ Status Run::run(const Config& config, const Settings&) {
   request.sampling.top_logprobs = top_logprobs;
   request.max_tokens = config.sampling.max_tokens;
   request.stop_ids = open.loaded.end_ids;
+  approximation_.apply(request);
 
   const Tokenizer* tokenizer = open.loaded.tokenizer.get();
   SignalPipe signals({SIGINT, SIGTERM});

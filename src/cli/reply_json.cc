@@ -60,6 +60,8 @@ std::string reply_json(const Reply& reply, const OpenModel& open) {
   w.key("prompt_tokens").value(usage.prompt_tokens);
   w.key("cached_tokens").value(usage.cached_tokens);
   w.key("output_tokens").value(usage.output_tokens);
+  if (usage.tail_skipped_tokens > 0)
+    w.key("prefill_tail_skipped_tokens").value(usage.tail_skipped_tokens);
   w.end_object();
   w.key("seed").value(reply.finish.seed);
   if (!reply.logprobs.empty()) write_logprobs(w, reply, tokenizer);
@@ -79,6 +81,8 @@ std::string reply_json(const Reply& reply, const OpenModel& open) {
 std::string reply_statistics(const Reply& reply, const OpenModel& open) {
   const Usage& usage = reply.finish.usage;
   std::string out = fmt::format("[{} + {} tokens", usage.prompt_tokens, usage.output_tokens);
+  if (usage.tail_skipped_tokens > 0) out += " · bounded tail";
+  if (usage.bounded_replay) out += " · bounded replay";
   if (reply.decode_tokens_per_s() > 0)
     out += fmt::format(" · {:.1f} tok/s", reply.decode_tokens_per_s());
   if (!reply.ids.empty()) out += fmt::format(" · first after {:.2f} s", reply.first_token_s);

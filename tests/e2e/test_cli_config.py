@@ -81,7 +81,7 @@ def test_the_manual_names_every_command_and_option(name):
         own = good(command, "--help").split("\n\n")
         for block in own:
             title = block.split("\n")[0]
-            if title in ("Prompt", "Reply", "Conversation", "Text", "Codec", "Output", "Measurements", "Model", "Checkpoint"):
+            if title in ("Prompt", "Reply", "Conversation", "Text", "Codec", "Output", "Measurements", "Model", "Checkpoint", "Approximations"):
                 for line in block.split("\n")[1:]:
                     for word in line[:34].replace(",", " ").split():
                         if word.startswith("--"):
