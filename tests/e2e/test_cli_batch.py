@@ -269,7 +269,8 @@ def test_standard_input_and_output(tiny_model, tmp_path):
 
 
 def test_a_reader_that_leaves(tiny_model, tmp_path):
-    requests = put(tmp_path / "in", [line(f"r{i}", max_tokens=40) for i in range(60)])
+    # More than a pipe and one read of it hold (128 KiB), so that results are left when the reader has gone, however late it goes.
+    requests = put(tmp_path / "in", [line(f"r{i}", max_tokens=40) for i in range(300)])
     shell = f"{BIN} batch {tiny_model} {requests} | head -1; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=environment(), timeout=60, check=False)
     assert result.returncode == 1 and result.stdout.count("\n") == 1
