@@ -55,10 +55,11 @@ struct V41QueryMemory {
 };
 
 // q: [heads, dim], values of BF16. out: [heads, dim], may be q. rows[t]: BF16 [dim], finite. n = 0
-// gives zeros. `fetch`, here and below: weights to fetch meanwhile, or null.
+// gives zeros. `fetch`, here and below: weights to fetch meanwhile, or null. `unpack`: rows of the
+// list, and others, that are still packed; all are unpacked when the scores are there.
 void v41_attend(const float* q, const uint16_t* const* rows, int64_t n, int64_t heads, int64_t dim,
                 float scale, const float* sink, const V41QueryMemory& memory, float* out,
-                V41Fetch* fetch = nullptr);
+                V41Fetch* fetch = nullptr, V41Unpack* unpack = nullptr);
 
 // The same in steps. scores: rows [begin, end) with begin a multiple of kV41RowStep; weights: the
 // same; values: dimensions [begin, end), multiples of 32.
@@ -68,10 +69,10 @@ inline void v41_pack_queries(const float* q, int64_t heads, int64_t dim,
 }
 inline void v41_scores(const uint16_t* const* rows, int64_t begin, int64_t end, int64_t heads,
                        int64_t dim, float scale, const V41QueryMemory& memory, float* scratch,
-                       V41Fetch* fetch = nullptr) {
+                       V41Fetch* fetch = nullptr, V41Unpack* unpack = nullptr) {
   const int64_t lanes = v41_lanes(heads);
   v41_attention().scores(memory.packed, lanes, dim, rows + begin, end - begin, scale,
-                         memory.scores + begin * lanes, scratch, fetch);
+                         memory.scores + begin * lanes, scratch, fetch, unpack);
 }
 inline void v41_weights(int64_t n, int64_t begin, int64_t end, int64_t heads,
                         const V41QueryMemory& memory) {

@@ -26,37 +26,53 @@ DM_INLINE float e8m0_value(uint8_t b) {
 }
 
 #if DEEPMINT_ISA_LEVEL >= 2
-// In BF16 words: a normal code shifts into place and the scale, a power of two, adds to the
-// exponent; the seven subnormal codes come from a table. A scale that leaves the range of BF16
-// takes the long way.
-void unpack_window(const uint8_t* __restrict row, int64_t dim, int64_t begin, int64_t end,
-                   uint16_t* __restrict out) {
-  const uint8_t* scales = row + dim;
-  alignas(32) static constexpr uint16_t kSmall[16] = {
-      0, 0x3B00, 0x3B80, 0x3BC0, 0x3C00, 0x3C20, 0x3C40, 0x3C60, 0, 0, 0, 0, 0, 0, 0, 0};
-  const __m512i small =
-      _mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(kSmall)));
-  for (int64_t b = begin / 32; b < end / 32; ++b) {
-    const int shift = static_cast<int>(scales[b]) - 127;
+[[gnu::noinline]] void unpack_window_slowly(const uint8_t* codes, uint8_t scale, uint16_t* out) {
+  const float s = e8m0_value(scale);
+  for (int64_t i = 0; i < 32; ++i)
+    out[i] = static_cast<uint16_t>(bits_of(float_of(e4m3_bits(codes[i])) * s) >> 16);
+}
+
+// A constant that stays in a register: the compiler would make it anew in each turn of a loop.
+DM_INLINE __m512i constant(__m512i v) {
+  __asm__("" : "+v"(v));
+  return v;
+}
+
+// 32 codes under one scale. In BF16 words: a normal code shifts into place and the scale, a power
+// of two, adds to the exponent; the seven subnormal codes come from a table. A scale that leaves
+// the range of BF16 takes the long way.
+struct WindowBlock {
+  __m512i magnitude, sign, smallest_normal, bias, small;
+  DM_INLINE WindowBlock make() {
+    alignas(32) static constexpr uint16_t kSmall[16] = {
+        0, 0x3B00, 0x3B80, 0x3BC0, 0x3C00, 0x3C20, 0x3C40, 0x3C60, 0, 0, 0, 0, 0, 0, 0, 0};
+    return {constant(_mm512_set1_epi16(127)), constant(_mm512_set1_epi16(128)),
+            constant(_mm512_set1_epi16(8)), constant(_mm512_set1_epi16(120 << 7)),
+            constant(_mm512_broadcast_i64x4(
+                _mm256_load_si256(reinterpret_cast<const __m256i*>(kSmall))))};
+  }
+  DM_INLINE void unpack(const WindowBlock& c, const uint8_t* codes, uint8_t scale, uint16_t* out) {
+    const int shift = static_cast<int>(scale) - 127;
     const __m512i code =
-        _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + 32 * b)));
-    const __m512i u = _mm512_and_si512(code, _mm512_set1_epi16(127));
-    const __mmask32 is_small = _mm512_cmplt_epu16_mask(u, _mm512_set1_epi16(8));
-    const __mmask32 is_nan = _mm512_cmpeq_epi16_mask(u, _mm512_set1_epi16(127));
-    if (is_nan != 0 || shift < -100 || shift > 118) {
-      const float s = e8m0_value(scales[b]);
-      for (int64_t i = 32 * b; i < 32 * b + 32; ++i)
-        out[i] = static_cast<uint16_t>(bits_of(float_of(e4m3_bits(row[i])) * s) >> 16);
-      continue;
-    }
-    const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(u, 4), _mm512_set1_epi16(120 << 7));
-    const __m512i v = _mm512_mask_permutexvar_epi16(normal, is_small, u, small);
+        _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)));
+    const __m512i u = _mm512_and_si512(code, c.magnitude);
+    const __mmask32 is_small = _mm512_cmplt_epu16_mask(u, c.smallest_normal);
+    const __mmask32 is_nan = _mm512_cmpeq_epi16_mask(u, c.magnitude);
+    if (is_nan != 0 || shift < -100 || shift > 118) [[unlikely]]
+      return unpack_window_slowly(codes, scale, out);
+    const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(u, 4), c.bias);
+    const __m512i v = _mm512_mask_permutexvar_epi16(normal, is_small, u, c.small);
     const __mmask32 not_zero = _mm512_test_epi16_mask(u, u);
     const __m512i scaled =
         _mm512_mask_add_epi16(v, not_zero, v, _mm512_set1_epi16(static_cast<short>(shift * 128)));
-    const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(code, _mm512_set1_epi16(128)), 8);
-    _mm512_storeu_si512(out + 32 * b, _mm512_or_si512(scaled, sign));
+    const __m512i sign = _mm512_slli_epi16(_mm512_and_si512(code, c.sign), 8);
+    _mm512_storeu_si512(out, _mm512_or_si512(scaled, sign));
   }
+};
+void unpack_window(const uint8_t* row, int64_t dim, int64_t begin, int64_t end, uint16_t* out) {
+  const WindowBlock block = WindowBlock::make();
+  for (int64_t i = begin; i < end; i += 32)
+    WindowBlock::unpack(block, row + i, row[dim + i / 32], out + i);
 }
 #else
 void unpack_window(const uint8_t* __restrict row, int64_t dim, int64_t begin, int64_t end,
@@ -98,24 +114,36 @@ constexpr GlobalValues kGlobalValues = [] {
   return t;
 }();
 
-void unpack_global(const uint8_t* __restrict row, int64_t dim, int64_t begin, int64_t end,
-                   uint16_t* __restrict out) {
-  const uint8_t* scales = row + dim / 2;
-  const __m512i nibbles = _mm512_set1_epi32(0x000F000F);
-  // The second sixteen values look into the second half of the table.
-  const __m512i half = _mm512_mask_set1_epi32(_mm512_setzero_si512(), 0xFF00, 0x00100010);
-  for (int64_t b = begin / 32; b < end / 32; ++b) {
+// 32 codes under two scales.
+struct GlobalBlock {
+  __m512i nibbles, half;
+  DM_INLINE GlobalBlock make() {
+    // The second sixteen values look into the second half of the table.
+    alignas(64) static constexpr uint32_t kHalf[16] = {
+        0,          0,          0,          0,          0,          0,
+        0,          0,          0x00100010, 0x00100010, 0x00100010, 0x00100010,
+        0x00100010, 0x00100010, 0x00100010, 0x00100010};
+    return {constant(_mm512_set1_epi32(0x000F000F)), constant(_mm512_load_si512(kHalf))};
+  }
+  DM_INLINE void unpack(const GlobalBlock& c, const uint8_t* codes, const uint8_t* scales,
+                        uint16_t* out) {
     const auto values = [](uint8_t scale) __attribute__((always_inline)) {
       return _mm256_load_si256(reinterpret_cast<const __m256i*>(kGlobalValues.of[scale]));
     };
-    const __m512i table = _mm512_inserti64x4(_mm512_castsi256_si512(values(scales[2 * b])),
-                                             values(scales[2 * b + 1]), 1);
+    const __m512i table =
+        _mm512_inserti64x4(_mm512_castsi256_si512(values(scales[0])), values(scales[1]), 1);
     const __m512i bytes =
-        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 16 * b)));
-    const __m512i index = _mm512_ternarylogic_epi32(
-        _mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12)), nibbles, half, 0xEA);  // (a & b) | c
-    _mm512_storeu_si512(out + 32 * b, _mm512_permutexvar_epi16(index, table));
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+    const __m512i index =
+        _mm512_ternarylogic_epi32(_mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12)), c.nibbles,
+                                  c.half, 0xEA);  // (a & b) | c
+    _mm512_storeu_si512(out, _mm512_permutexvar_epi16(index, table));
   }
+};
+void unpack_global(const uint8_t* row, int64_t dim, int64_t begin, int64_t end, uint16_t* out) {
+  const GlobalBlock block = GlobalBlock::make();
+  for (int64_t i = begin; i < end; i += 32)
+    GlobalBlock::unpack(block, row + i / 2, row + dim / 2 + i / 16, out + i);
 }
 #else
 void unpack_global(const uint8_t* __restrict row, int64_t dim, int64_t begin, int64_t end,
@@ -137,6 +165,14 @@ void unpack_global(const uint8_t* __restrict row, int64_t dim, int64_t begin, in
 }
 #endif
 
+void fetch_packed(const V41Unpack& u, int64_t row) {
+  if (row >= u.count) return;
+  const V41Unpack::Row& r = u.rows[row];
+  const int64_t bytes = r.window ? u.dim + u.dim / 32 : u.dim / 2 + u.dim / 16;
+  for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(r.packed + byte);
+}
+constexpr int64_t kAhead = 16;  // rows lie anywhere in the cache's memory
+
 DM_INLINE void fetch_line(V41Fetch& f) {
   if (f.at >= f.end) {
     if (f.more == 0) return;
@@ -150,6 +186,60 @@ DM_INLINE void fetch_line(V41Fetch& f) {
 }
 
 #if DEEPMINT_ISA_LEVEL == 4
+
+// A block of 32 dimensions at each step.
+class Unpacker {
+ public:
+  DM_INLINE void start(Unpacker& x, V41Unpack* u) {
+    x.all_ = u;
+    x.left_ = 0;
+    if (u == nullptr) return;
+    x.window_block_ = WindowBlock::make();
+    x.global_block_ = GlobalBlock::make();
+    for (int64_t row = 0; row < kAhead; ++row) fetch_packed(*u, row);
+    load(x);
+  }
+  DM_INLINE void step(Unpacker& x) {
+    if (x.left_ == 0) return;
+    if (x.window_) {
+      WindowBlock::unpack(x.window_block_, x.codes_, *x.scales_, x.out_);
+      x.codes_ += 32;
+      x.scales_ += 1;
+    } else {
+      GlobalBlock::unpack(x.global_block_, x.codes_, x.scales_, x.out_);
+      x.codes_ += 16;
+      x.scales_ += 2;
+    }
+    x.out_ += 32;
+    if (--x.left_ == 0) {
+      ++x.all_->done;
+      load(x);
+    }
+  }
+  DM_INLINE void until(Unpacker& x, int64_t rows) {
+    while (x.all_ != nullptr && x.all_->done < rows) step(x);
+  }
+
+ private:
+  DM_INLINE void load(Unpacker& x) {
+    const V41Unpack& u = *x.all_;
+    if (u.done == u.count) return;
+    const V41Unpack::Row& r = u.rows[u.done];
+    x.window_ = r.window;
+    x.codes_ = r.packed + (r.window ? r.begin : r.begin / 2);
+    x.scales_ = r.packed + (r.window ? u.dim + r.begin / 32 : u.dim / 2 + r.begin / 16);
+    x.out_ = r.out + r.begin;
+    x.left_ = (r.end - r.begin) / 32;
+    fetch_packed(u, u.done + kAhead);
+  }
+  V41Unpack* all_;
+  const uint8_t *codes_, *scales_;
+  uint16_t* out_;
+  int64_t left_;
+  bool window_;
+  WindowBlock window_block_;
+  GlobalBlock global_block_;
+};
 
 constexpr int kRowStep = 12;
 
@@ -176,10 +266,11 @@ void pack_queries(const float* q, int64_t heads, int64_t dim, float* packed) {
 
 DM_INLINE __m512bh as_bf16(__m512i v) { return reinterpret_cast<__m512bh>(v); }
 
-template <int Rows, int Groups>
+// kUnpack: a step of `unpack` after each three rows of keys, between whose products there is room.
+template <int Rows, int Groups, bool kUnpack>
 DM_INLINE void scores_block(const uint32_t* packed, int64_t lanes, int64_t dim,
                             const uint16_t* const* rows, float scale, float* scores,
-                            V41Fetch* fetch) {
+                            V41Fetch* fetch, Unpacker& unpack) {
   __m512 s[Rows][Groups];
   const uint32_t* k[Rows];
   for (int r = 0; r < Rows; ++r) {
@@ -196,12 +287,14 @@ DM_INLINE void scores_block(const uint32_t* packed, int64_t lanes, int64_t dim,
     for (int p = 0; p < kPairs; ++p)
       for (int g = 0; g < Groups; ++g)
         q[p][g] = as_bf16(_mm512_loadu_si512(packed + (g * half + i + p) * 16));
+#pragma GCC unroll 12
     for (int r = 0; r < Rows; ++r) {
       const uint32_t* pair = k[r] + i;
       for (int p = 0; p < kPairs; ++p) {
         const __m512bh x = as_bf16(_mm512_set1_epi32(static_cast<int>(pair[p])));
         for (int g = 0; g < Groups; ++g) s[r][g] = _mm512_dpbf16_ps(s[r][g], q[p][g], x);
       }
+      if (kUnpack && r % 3 == 2) Unpacker::step(unpack);
     }
   }
   for (int r = 0; r < Rows; ++r)
@@ -209,27 +302,37 @@ DM_INLINE void scores_block(const uint32_t* packed, int64_t lanes, int64_t dim,
       _mm512_storeu_ps(scores + r * lanes + 16 * g, _mm512_mul_ps(s[r][g], _mm512_set1_ps(scale)));
 }
 
-template <int Rows>
+template <int Rows, bool kUnpack>
 DM_INLINE void scores_rows(const uint32_t* packed, int64_t lanes, int64_t dim,
-                           const uint16_t* const* rows, float scale, float* scores,
-                           V41Fetch* fetch) {
+                           const uint16_t* const* rows, float scale, float* scores, V41Fetch* fetch,
+                           Unpacker& unpack) {
   int64_t g = 0;
   for (; g + 32 <= lanes; g += 32)
-    scores_block<Rows, 2>(packed + g * dim / 2, lanes, dim, rows, scale, scores + g, fetch);
+    scores_block<Rows, 2, kUnpack>(packed + g * dim / 2, lanes, dim, rows, scale, scores + g, fetch,
+                                   unpack);
   if (g < lanes)
-    scores_block<Rows, 1>(packed + g * dim / 2, lanes, dim, rows, scale, scores + g, fetch);
+    scores_block<Rows, 1, kUnpack>(packed + g * dim / 2, lanes, dim, rows, scale, scores + g, fetch,
+                                   unpack);
 }
 
 void scores(const float* packed_f, int64_t lanes, int64_t dim, const uint16_t* const* rows,
-            int64_t count, float scale, float* out, float*, V41Fetch* fetch) {
+            int64_t count, float scale, float* out, float*, V41Fetch* fetch, V41Unpack* unpack) {
   const auto* packed = reinterpret_cast<const uint32_t*>(packed_f);
+  Unpacker rest;
+  Unpacker::start(rest, unpack);
   int64_t t = 0;
+  for (; t + kRowStep <= count && unpack != nullptr && unpack->done < unpack->count;
+       t += kRowStep) {
+    Unpacker::until(rest, unpack->due[t + kRowStep - 1]);
+    scores_rows<kRowStep, true>(packed, lanes, dim, rows + t, scale, out + t * lanes, fetch, rest);
+  }
+  if (unpack != nullptr) Unpacker::until(rest, unpack->count);
   for (; t + kRowStep <= count; t += kRowStep)
-    scores_rows<kRowStep>(packed, lanes, dim, rows + t, scale, out + t * lanes, fetch);
+    scores_rows<kRowStep, false>(packed, lanes, dim, rows + t, scale, out + t * lanes, fetch, rest);
   for (; t + 4 <= count; t += 4)
-    scores_rows<4>(packed, lanes, dim, rows + t, scale, out + t * lanes, fetch);
+    scores_rows<4, false>(packed, lanes, dim, rows + t, scale, out + t * lanes, fetch, rest);
   for (; t < count; ++t)
-    scores_rows<1>(packed, lanes, dim, rows + t, scale, out + t * lanes, fetch);
+    scores_rows<1, false>(packed, lanes, dim, rows + t, scale, out + t * lanes, fetch, rest);
 }
 
 #else
@@ -295,8 +398,18 @@ DM_INLINE void scores_rows(const float* packed, int64_t lanes, int64_t dim, cons
     scores_block<Rows, 1>(packed + g * dim, lanes, dim, keys, scale, scores + g);
 }
 
+void unpack_all(V41Unpack& u) {
+  for (; u.done < u.count; ++u.done) {
+    const V41Unpack::Row& r = u.rows[u.done];
+    fetch_packed(u, u.done + kAhead);
+    (r.window ? unpack_window : unpack_global)(r.packed, u.dim, r.begin, r.end, r.out);
+  }
+}
+
 void scores(const float* packed, int64_t lanes, int64_t dim, const uint16_t* const* rows,
-            int64_t count, float scale, float* out, float* scratch, V41Fetch* fetch) {
+            int64_t count, float scale, float* out, float* scratch, V41Fetch* fetch,
+            V41Unpack* unpack) {
+  if (unpack != nullptr) unpack_all(*unpack);
   for (int64_t t = 0; t < count;) {
     const int64_t n = count - t >= kRowStep ? kRowStep : 1;
     for (int64_t r = 0; r < n; ++r) {

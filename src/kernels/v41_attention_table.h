@@ -18,13 +18,30 @@ struct V41Fetch {
   int64_t more = 0;
 };
 
+// Packed rows to unpack while scores are computed: multiplying leaves the units that look values up
+// idle. In list order, so that a row is there before its score.
+struct V41Unpack {
+  struct Row {
+    const uint8_t* packed;
+    uint16_t* out;
+    int32_t begin, end;  // dimensions, multiples of 32; begin < end
+    bool window;         // or a global row
+  };
+  const Row* rows = nullptr;
+  int64_t count = 0, dim = 0;
+  const int32_t* due = nullptr;  // by row of the list: so many of `rows` come before its score
+  int64_t done = 0;              // rows so far
+};
+
 struct V41AttentionTable {
   // Dimensions [begin, end), to their places in out.
   void (*unpack_window)(const uint8_t* row, int64_t dim, int64_t begin, int64_t end, uint16_t* out);
   void (*unpack_global)(const uint8_t* row, int64_t dim, int64_t begin, int64_t end, uint16_t* out);
   void (*pack_queries)(const float* q, int64_t heads, int64_t dim, float* packed);
+  // Does all of `unpack`, beside the scores where that is faster than before them.
   void (*scores)(const float* packed, int64_t lanes, int64_t dim, const uint16_t* const* rows,
-                 int64_t count, float scale, float* scores, float* scratch, V41Fetch* fetch);
+                 int64_t count, float scale, float* scores, float* scratch, V41Fetch* fetch,
+                 V41Unpack* unpack);
   void (*weights)(const float* scores, int64_t lanes, int64_t n, int64_t begin, int64_t end,
                   float* exps, float* p);
   void (*values)(const float* scores, const float* exps, const float* p, int64_t lanes, int64_t n,

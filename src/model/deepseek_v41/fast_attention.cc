@@ -11,15 +11,6 @@
 namespace deepmint::v41 {
 namespace {
 
-// Rows lie anywhere in the cache's memory: ask for one some rows before it is unpacked.
-constexpr int32_t kAhead = 6;
-void prefetch_row(const std::byte* row, size_t bytes) {
-  for (size_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(row + byte);
-}
-void prefetch_row(const PagedRows& rows, int32_t row) {
-  prefetch_row(rows.row(row), rows.row_bytes);
-}
-
 // Rows of one sequence that one thread takes in a row: they share most of their window, and often
 // most of their global rows.
 constexpr int64_t kBlockRows = 16;
@@ -53,7 +44,28 @@ FastOps::AttentionScratch::AttentionScratch(const Config& c)
   take(scratch, lines(kernels::kV41RowStep * dim * 4));
   memory.scratch = scratch;
   rows.resize(size(n));
+  packed.resize(size(n));
+  due.resize(size(n));
   for (auto* b : {&held, &slots, &next_slots, &free_slots}) b->resize(size(max_global));
+}
+
+void FastOps::AttentionScratch::begin_list(int64_t dim) {
+  unpack = {.rows = packed.data(), .dim = dim, .due = due.data()};
+}
+
+void FastOps::AttentionScratch::add(int64_t t, const std::byte* row, bool of_window, int64_t begin,
+                                    int64_t end, uint16_t* out) {
+  if (begin < end) {
+    packed[static_cast<size_t>(unpack.count++)] = {reinterpret_cast<const uint8_t*>(row), out,
+                                                   static_cast<int32_t>(begin),
+                                                   static_cast<int32_t>(end), of_window};
+  }
+  add(t, out);
+}
+
+void FastOps::AttentionScratch::add(int64_t t, const uint16_t* out) {
+  rows[static_cast<size_t>(t)] = out;
+  due[static_cast<size_t>(t)] = static_cast<int32_t>(unpack.count);
 }
 
 // Rows of one sequence, ascending positions.
@@ -65,23 +77,27 @@ void FastOps::attend_block(float* q, std::span<const AttentionRow> rows, const C
   int32_t unpacked = first;  // window positions [first, unpacked) are in s.window
   s.n_held = 0;
   for (const AttentionRow& r : rows) {
-    for (; unpacked <= r.position; ++unpacked)
-      kernels::v41_unpack_window(r.window.row(unpacked), dim,
-                                 s.window + (unpacked - first) * s.stride);
     int64_t n = 0;
-    for (int32_t p = r.floor; p <= r.position; ++p)
-      s.rows[static_cast<size_t>(n++)] = s.window + (p - first) * s.stride;
-    s.hold(r, dim);
-    for (int32_t i = 0; i < r.n_selected; ++i)
-      s.rows[static_cast<size_t>(n++)] = s.global + s.slots[static_cast<size_t>(i)] * s.stride;
-    kernels::v41_attend(q, s.rows.data(), n, c.heads, dim, scale, sink, s.memory, q, fetch);
+    s.begin_list(dim);
+    for (int32_t p = r.floor; p <= r.position; ++p) {
+      uint16_t* out = s.window + (p - first) * s.stride;
+      if (p < unpacked)
+        s.add(n++, out);
+      else
+        s.add(n++, r.window.row(p), true, 0, dim, out);
+    }
+    unpacked = r.position + 1;
+    s.hold(r, n);
+    n += r.n_selected;
+    kernels::v41_attend(q, s.rows.data(), n, c.heads, dim, scale, sink, s.memory, q, fetch,
+                        &s.unpack);
     q += width;
   }
 }
 
-// Makes s.slots[i] the place of selected row i. Rows that the last query had too stay where they
-// are; both lists ascend.
-void FastOps::AttentionScratch::hold(const AttentionRow& r, int64_t dim) {
+// Makes slots[i] the place of selected row i, which is row before + i of the list. Rows that the
+// last query had too stay where they are; both lists ascend.
+void FastOps::AttentionScratch::hold(const AttentionRow& r, int64_t before) {
   size_t n_free = 0, old = 0;
   // Places that no held row uses: all beyond the held ones are taken in order below.
   const auto n_new = static_cast<size_t>(r.n_selected);
@@ -94,11 +110,14 @@ void FastOps::AttentionScratch::hold(const AttentionRow& r, int64_t dim) {
   auto fresh = static_cast<int32_t>(n_held);
   for (size_t i = 0; i < n_new; ++i) {
     held[i] = r.selected[i];
-    if (i + kAhead < n_new && next_slots[i + kAhead] < 0)
-      prefetch_row(r.global, r.selected[i + kAhead]);
-    if (next_slots[i] >= 0) continue;
-    next_slots[i] = n_free > 0 ? free_slots[--n_free] : fresh++;
-    kernels::v41_unpack_global(r.global.row(r.selected[i]), dim, global + next_slots[i] * stride);
+    const bool there = next_slots[i] >= 0;
+    if (!there) next_slots[i] = n_free > 0 ? free_slots[--n_free] : fresh++;
+    uint16_t* out = global + next_slots[i] * stride;
+    const int64_t t = before + static_cast<int64_t>(i);
+    if (there)
+      add(t, out);
+    else
+      add(t, r.global.row(r.selected[i]), false, 0, unpack.dim, out);
   }
   // A shorter list leaves places behind; forget them all rather than keep a list of holes.
   n_held = n_free == 0 ? n_new : 0;
@@ -132,30 +151,27 @@ void FastOps::attend_shared(float* q, const AttentionRow& r, const Config& c, co
                   left = columns * rank / size * 32, right = columns * (rank + 1) / size * 32;
     kernels::V41Fetch::Piece pieces[kMostSoon];
     kernels::V41Fetch fetch = fetch_of(team.rank(), pieces);
-    const auto unpack = [&](int64_t from, int64_t to, int64_t begin, int64_t end) {
+    s.begin_list(dim);
+    const auto add = [&](int64_t from, int64_t to, int64_t begin, int64_t end) {
       for (int64_t t = from; t < to; ++t) {
-        uint16_t* out;
         if (t < window) {
-          const int32_t p = r.floor + static_cast<int32_t>(t);
-          if (p + kAhead <= r.position) prefetch_row(r.window.row(p + kAhead), r.window.row_bytes);
-          out = s.window + t * s.stride;
-          kernels::v41_unpack_window(r.window.row(p), dim, begin, end, out);
+          s.add(t, r.window.row(r.floor + static_cast<int32_t>(t)), true, begin, end,
+                s.window + t * s.stride);
         } else {
           const int64_t i = t - window;
-          if (i + kAhead < r.n_selected) prefetch_row(r.global, r.selected[i + kAhead]);
-          out = s.global + i * s.stride;
-          kernels::v41_unpack_global(r.global.row(r.selected[i]), dim, begin, end, out);
+          s.add(t, r.global.row(r.selected[i]), false, begin, end, s.global + i * s.stride);
         }
-        s.rows[static_cast<size_t>(t)] = out;
       }
     };
     kernels::V41QueryMemory memory = shared;
     memory.packed = s.memory.packed;
     kernels::v41_pack_queries(q, c.heads, dim, memory);
-    unpack(first, last, 0, dim);
-    kernels::v41_scores(s.rows.data(), first, last, c.heads, dim, scale, memory, s.scratch, &fetch);
-    unpack(0, first, left, right);
-    unpack(last, n, left, right);
+    add(first, last, 0, dim);
+    add(0, first, left, right);
+    add(last, n, left, right);
+    s.unpack.due += first;
+    kernels::v41_scores(s.rows.data(), first, last, c.heads, dim, scale, memory, s.scratch, &fetch,
+                        &s.unpack);
     team.meet();
     kernels::v41_weights(n, first, last, c.heads, memory);
     team.meet();

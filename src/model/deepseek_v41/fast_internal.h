@@ -14,7 +14,13 @@ namespace deepmint::v41 {
 
 struct FastOps::AttentionScratch {
   explicit AttentionScratch(const Config& c);
-  void hold(const AttentionRow& row, int64_t dim);
+  void hold(const AttentionRow& row, int64_t before);
+  void begin_list(int64_t dim);
+  // Row t of the list stands at `out`, once dimensions [begin, end) of `packed` are unpacked there.
+  void add(int64_t t, const std::byte* packed, bool of_window, int64_t begin, int64_t end,
+           uint16_t* out);
+  // It is there already.
+  void add(int64_t t, const uint16_t* out);
 
   int64_t max_window, max_global;
   // Distance of unpacked rows: not a power of two, or a column of rows would fall into a few cache
@@ -27,6 +33,9 @@ struct FastOps::AttentionScratch {
   float* scratch = nullptr;
   bool fetched = false;               // what is read after attention, in this call
   std::vector<const uint16_t*> rows;  // of the current query
+  kernels::V41Unpack unpack;          // those that are still packed
+  std::vector<kernels::V41Unpack::Row> packed;
+  std::vector<int32_t> due;
   // Global rows that the last query of a block had: held[i] stands at slots[i]; together they fill
   // the places 0 .. n_held - 1.
   std::vector<int32_t> held, slots, next_slots, free_slots;
