@@ -469,30 +469,46 @@ void denominators(const float* scores, const float* exps, int64_t lanes, int64_t
   for (int64_t g = 0; g < lanes; g += 16) {
     alignas(64) float highest[16];
     store(highest, largest_score(scores, lanes, n, g));
-    for (int64_t i = g; i < g + 16; i += 8) {
-      D8 total = all8(0);
-      for (int64_t t = 0; t < n; ++t) total += wide8(exps + t * lanes + i);
+    D8 total[2] = {all8(0), all8(0)};  // two chains wait for each other's additions
+    for (int64_t t = 0; t < n; ++t)
+      for (int half = 0; half < 2; ++half) total[half] += wide8(exps + t * lanes + g + 8 * half);
+    for (int half = 0; half < 2; ++half) {
+      const int64_t i = g + 8 * half;
       float s[8];
       for (int64_t h = 0; h < 8; ++h) s[h] = i + h < heads ? sink[i + h] : 0.0f;
-      store8(z + i, narrow(total + wide(exp8f(load8(s) - load8(highest + (i - g))))));
+      store8(z + i, narrow(total[half] + wide(exp8f(load8(s) - load8(highest + 8 * half)))));
     }
   }
 }
 
 // Where the two halves of 32 dimensions go: `low` holds even dimensions and `high` odd ones, or
 // with BF16 instructions the order of UNPCKLWD and UNPCKHWD.
-DM_INLINE void finish(const float* low, const float* high, float z, float* out) {
-  for (int i = 0; i < 16; ++i) {
-    const float a = float_of(bf16_bits(low[i] / z) << 16);
-    const float b = float_of(bf16_bits(high[i] / z) << 16);
+DM_INLINE void finish(F16 low, F16 high, float z, float* out) {
+#if DEEPMINT_ISA_LEVEL >= 2
+  const auto rounded = [&](F16 x) __attribute__((always_inline)) {
+    const __m512i u = _mm512_castps_si512(_mm512_div_ps(x.v, _mm512_set1_ps(z)));
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    return _mm512_and_si512(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF))),
+                            _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)));
+  };
 #if DEEPMINT_ISA_LEVEL == 4
-    out[i / 4 * 8 + i % 4] = a;
-    out[i / 4 * 8 + 4 + i % 4] = b;
+  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
 #else
-    out[2 * i] = a;
-    out[2 * i + 1] = b;
+  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
 #endif
+  const __m512i a = rounded(low), b = rounded(high);
+  _mm512_storeu_si512(out, _mm512_permutex2var_epi32(a, first, b));
+  _mm512_storeu_si512(
+      out + 16, _mm512_permutex2var_epi32(a, _mm512_add_epi32(first, _mm512_set1_epi32(8)), b));
+#else
+  alignas(64) float even[16], odd[16];
+  store(even, low);
+  store(odd, high);
+  for (int i = 0; i < 16; ++i) {
+    out[2 * i] = float_of(bf16_bits(even[i] / z) << 16);
+    out[2 * i + 1] = float_of(bf16_bits(odd[i] / z) << 16);
   }
+#endif
 }
 
 #if DEEPMINT_ISA_LEVEL == 4
@@ -543,17 +559,12 @@ DM_INLINE void values_block(const float* p, int64_t lanes, int64_t n, const uint
     }
   }
 #endif
-  for (int h = 0; h < Heads; ++h) {
-    alignas(64) float a[16], b[16];
+  for (int h = 0; h < Heads; ++h)
 #if DEEPMINT_ISA_LEVEL == 4
-    _mm512_store_ps(a, low[h]);
-    _mm512_store_ps(b, high[h]);
+    finish({low[h]}, {high[h]}, z[head + h], out + (head + h) * dim + column);
 #else
-    store(a, low[h]);
-    store(b, high[h]);
+    finish(low[h], high[h], z[head + h], out + (head + h) * dim + column);
 #endif
-    finish(a, b, z[head + h], out + (head + h) * dim + column);
-  }
 }
 
 void values(const float* scores, const float* exps, const float* p, int64_t lanes, int64_t n,
