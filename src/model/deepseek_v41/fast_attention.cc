@@ -182,16 +182,24 @@ void FastOps::attend_shared(float* q, const AttentionRow& r, const Config& c, co
 
 void FastOps::attend(float* q, std::span<const AttentionRow> rows, const Config& c,
                      const float* sink) {
+  // Few rows: as many as there are threads at the same time, and what is left one after the other,
+  // shared.
+  const auto threads = static_cast<size_t>(pool_->size());
+  const size_t together =
+      threads == 1 || rows.size() >= 2 * threads ? rows.size() : rows.size() / threads * threads;
+  if (together != 0) attend_blocks(q, rows.first(together), c, sink);
+  q += static_cast<int64_t>(together) * c.heads * c.head_dim;
+  for (const AttentionRow& r : rows.subspan(together)) {
+    attend_shared(q, r, c, sink);
+    q += static_cast<int64_t>(c.heads) * c.head_dim;
+    n_soon_ = 0;  // fetched
+  }
+}
+
+void FastOps::attend_blocks(float* q, std::span<const AttentionRow> rows, const Config& c,
+                            const float* sink) {
   const int64_t width = static_cast<int64_t>(c.heads) * c.head_dim;
   const auto m = static_cast<int64_t>(rows.size());
-  if (m < 2 * pool_->size() && pool_->size() > 1) {
-    for (const AttentionRow& r : rows) {
-      attend_shared(q, r, c, sink);
-      q += width;
-      n_soon_ = 0;  // fetched
-    }
-    return;
-  }
   // Few rows: smaller blocks, so that every thread has some.
   const int64_t block = std::clamp<int64_t>(m / (4 * pool_->size()), 1, kBlockRows);
   pool_->run(

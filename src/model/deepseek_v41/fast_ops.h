@@ -57,6 +57,8 @@ class FastOps : public Arithmetic {
  private:
   struct AttentionScratch;  // of one thread: fast_attention.cc
   struct SelectScratch;     // of one thread: fast_select.cc
+  void attend_blocks(float* q, std::span<const AttentionRow> rows, const Config& c,
+                     const float* sink);
   void attend_block(float* q, std::span<const AttentionRow> rows, const Config& c,
                     const float* sink, AttentionScratch& s, kernels::V41Fetch* fetch);
   kernels::V41Fetch fetch_of(int rank, std::span<kernels::V41Fetch::Piece> pieces) const;
