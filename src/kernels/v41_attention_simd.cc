@@ -282,7 +282,7 @@ DM_INLINE void scores_block(const uint32_t* packed, int64_t lanes, int64_t dim,
   constexpr int kPairs = Groups == 1 ? 4 : 2;
   for (int64_t i = 0; i < half; i += kPairs) {
     if (Rows == kRowStep && fetch != nullptr)
-      for (int line = 0; line < 3; ++line) fetch_line(*fetch);
+      for (int line = 0; line < 2; ++line) fetch_line(*fetch);
     __m512bh q[kPairs][Groups];
     for (int p = 0; p < kPairs; ++p)
       for (int g = 0; g < Groups; ++g)
@@ -530,10 +530,7 @@ DM_INLINE void values_block(const float* p, int64_t lanes, int64_t n, const uint
   for (int h = 0; h < Heads; ++h) low[h] = high[h] = _mm512_setzero_ps();
   const uint32_t* weight = reinterpret_cast<const uint32_t*>(p) + head;
   for (int64_t t = 0; t < n; t += 2, weight += lanes) {
-    if (Heads > 1 && fetch != nullptr) {
-      fetch_line(*fetch);
-      fetch_line(*fetch);
-    }
+    if (Heads > 1 && fetch != nullptr) fetch_line(*fetch);
     const __m512i a = _mm512_loadu_si512(rows[t] + column);
     const __m512i b = _mm512_loadu_si512(rows[t + 1 < n ? t + 1 : t] + column);
     const __m512bh lo = as_bf16(_mm512_unpacklo_epi16(a, b));
