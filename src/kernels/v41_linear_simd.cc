@@ -18,7 +18,7 @@ constexpr int kMaxRows = 4, kMaxOutputs = 6, kDirectRows = 8, kPassRows = 32;
 #elif DEEPMINT_ISA_LEVEL >= 2
 constexpr int kMaxRows = 4, kMaxOutputs = 4, kDirectRows = 4, kPassRows = kDirectRows;
 #elif DEEPMINT_ISA_LEVEL == 1
-constexpr int kMaxRows = 2, kMaxOutputs = 2, kDirectRows = 2, kPassRows = kDirectRows;
+constexpr int kMaxOutputs = 2, kDirectRows = 32, kPassRows = kDirectRows;
 #else
 constexpr int kMaxRows = 2, kMaxOutputs = 1, kDirectRows = 1, kPassRows = kDirectRows;
 #endif
@@ -672,6 +672,108 @@ void direct_halves(const V41Args& a) {
 }
 #endif
 
+#if DEEPMINT_ISA_LEVEL == 1
+// Three rows and more. A register tile has room for four sums, and tiles over whole rows would
+// fetch f32 operands (20 KB of each row at k = 5120) from the second-level cache at half the speed
+// of the products. So k goes in blocks whose activations stay in the first level, four rows over 32
+// outputs, one after the other, whose lanes wait in memory between blocks.
+constexpr int64_t kMostSteps = 32, kBlockOutputs = 32;
+
+template <class Format, int kRows>
+DM_INLINE void block_tile(const V41Args& a, int64_t output, int64_t first, int64_t last,
+                          const uint8_t* ahead, F16* lanes) {
+  const uint8_t* codes = a.codes + static_cast<size_t>(output) * a.code_stride;
+  const uint8_t* scales = nullptr;
+  if constexpr (Format::kStepBytes == 32)
+    scales = a.scales + static_cast<size_t>(output / 32) * a.scale_stride;
+  if constexpr (Format::kStepBytes == 16)
+    scales = a.scales + static_cast<size_t>(output) * a.scale_stride;
+  const uint8_t* x[kRows];
+  F16 acc[kRows];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) x[r] = a.x[r], acc[r] = lanes[r];
+  for (int64_t step = first; step < last; ++step) {
+    const size_t at = static_cast<size_t>(step) * Format::kStepBytes;
+    if (at % 64 == 0)
+      __builtin_prefetch(ahead + (at - static_cast<size_t>(first) * Format::kStepBytes), 0, 2);
+    typename Format::Scale scale{};
+    if constexpr (Format::kStepBytes < 64) scale = Format::scale(a, scales[step]);
+    const Operand w = Format::load_weights(a, codes + at, scale);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r)
+      acc[r] = dot(acc[r], w, load_operand(x[r] + static_cast<size_t>(step) * kOperandStep));
+  }
+  if constexpr (Format::kStepBytes == 64)
+    if (const int64_t rest = a.k % kV41Step; rest != 0 && last == a.k / kV41Step) {
+      const auto steps = static_cast<size_t>(last);
+      const Operand w = load_tail(a, codes + steps * Format::kStepBytes, rest);
+      for (int r = 0; r < kRows; ++r)
+        acc[r] = dot(acc[r], w, load_operand(x[r] + steps * kOperandStep));
+    }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) lanes[r] = acc[r];
+}
+
+template <class Format, int kRows>
+void block_rows(const V41Args& a) {
+  const int64_t steps = a.k / kV41Step, blocks = (steps + kMostSteps - 1) / kMostSteps;
+  // Of about equal length, and whole cache lines of each format's codes.
+  const int64_t block = blocks == 0 ? 0 : ((steps + blocks - 1) / blocks + 3) / 4 * 4;
+  F16 lanes[kBlockOutputs][kRows];
+  for (int64_t begin = a.begin; begin < a.end; begin += kBlockOutputs) {
+    const int64_t end = begin + kBlockOutputs < a.end ? begin + kBlockOutputs : a.end;
+    for (int64_t o = 0; o < end - begin; ++o)
+      for (int r = 0; r < kRows; ++r) lanes[o][r] = zero();
+    int64_t step = 0;
+    do {
+      const int64_t last = step + block < steps ? step + block : steps;
+      for (int64_t output = begin; output < end; ++output) {
+        // The next block of this output, or the first one of another.
+        const uint8_t* ahead = a.codes + static_cast<size_t>(output) * a.code_stride +
+                               static_cast<size_t>(last) * Format::kStepBytes;
+        if (last == steps) {
+          const int64_t to = output + kBlockOutputs;
+          if (to < a.end)
+            ahead = a.codes + static_cast<size_t>(to) * a.code_stride;
+          else if (a.next != nullptr)
+            ahead = a.next + static_cast<size_t>(output - begin) * a.code_stride;
+        }
+        block_tile<Format, kRows>(a, output, step, last, ahead, lanes[output - begin]);
+      }
+      step = last;
+    } while (step < steps);
+    for (int64_t o = 0; o < end - begin; ++o)
+      for (int r = 0; r < kRows; ++r) {
+        const float s = sum(lanes[o][r]);
+        a.y[r * a.y_stride + begin + o] = a.to_bf16 ? float_of(rounded_bits(s)) : s;
+      }
+  }
+}
+
+template <class Format>
+void direct_blocks(const V41Args& a) {
+  V41Args part = a;
+  for (int64_t row = 0; row < a.m; row += 4) {
+    part.x = a.x + row;
+    part.y = a.y + row * a.y_stride;
+    switch (a.m - row) {
+      case 1:
+        block_rows<Format, 1>(part);
+        break;
+      case 2:
+        block_rows<Format, 2>(part);
+        break;
+      case 3:
+        block_rows<Format, 3>(part);
+        break;
+      default:
+        block_rows<Format, 4>(part);
+        break;
+    }
+  }
+}
+#endif
+
 template <class Format>
 void direct(const V41Args& a) {
   constexpr int kFew = kMaxOutputs < 4 ? kMaxOutputs : 4;
@@ -693,6 +795,9 @@ void direct(const V41Args& a) {
     default:
       break;
   }
+#if DEEPMINT_ISA_LEVEL == 1
+  direct_blocks<Format>(a);
+#endif
 #if DEEPMINT_ISA_LEVEL >= 4
   if constexpr (Format::kStepBytes == 64) {
     direct_passes<Format>(a);
@@ -732,6 +837,29 @@ void expand(const V41Args& a, uint8_t* panel, size_t panel_stride) {
   }
 }
 
+#if DEEPMINT_ISA_LEVEL == 1
+// Expanded weights as a format of their own.
+struct Expanded {
+  static constexpr size_t kStepBytes = kOperandStep;
+  struct Scale {};
+  DM_INLINE Operand load_weights(const V41Args&, const uint8_t* p, Scale) {
+    return load_operand(p);
+  }
+};
+void panel(const V41PanelArgs& a) {
+  V41Args args;
+  args.codes = a.panel;
+  args.code_stride = a.panel_stride;
+  args.k = a.steps * kV41Step;
+  args.end = a.outputs;
+  args.x = a.x;
+  args.m = a.m;
+  args.y = a.y;
+  args.y_stride = a.y_stride;
+  args.to_bf16 = a.to_bf16;
+  direct_blocks<Expanded>(args);
+}
+#else
 template <int kRows, int kOutputs, bool kFetch>
 void panel_tile(const V41PanelArgs& a, int64_t row, int64_t output, const uint8_t*& ahead,
                 size_t ahead_step) {
@@ -815,6 +943,7 @@ void panel(const V41PanelArgs& a) {
 #endif
   if (a.m - row == 1) panel_rows<1>(a, row, fetch);
 }
+#endif
 
 }  // namespace
 
