@@ -1,50 +1,21 @@
-// For tests: what an operation may give that works in double and rounds once.
-//
-// Such an operation and the reference add in different orders, so that their doubles differ by a
-// known error, far below one step of the result. Rounding never turns an order around, so both
-// results lie between the roundings of value - error and value + error: equal bits, unless the
-// boundary between two results lies inside that gap.
-//
-//   EXPECT_TRUE(to_bf16(value, error).holds(got[i]));
+// For tests: what the operations of V4.1 may give that work in double and round once. The errors of
+// single sums and roundings are those of kernels/rounding_testing.h.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <span>
 #include <vector>
 
+#include "kernels/rounding_testing.h"
 #include "model/deepseek_v41/config.h"
-#include "model/deepseek_v41/formats.h"
 #include "model/deepseek_v41/weights.h"
 
 namespace deepmint::v41 {
 
-inline constexpr double kUnit = 0x1p-53;  // of double: an operation errs by that share at most
-// Relative error of the kernels' exp in double (kernels/double8.inl), one rounding more included.
-inline constexpr double kExpError = 1.001e-11;
-
-struct Rounded {
-  float low = 0, high = 0;
-  bool certain() const { return low == high; }
-  bool holds(float v) const { return low <= v && v <= high; }
-};
-inline Rounded to_f32(double value, double error) {
-  return {static_cast<float>(value - error), static_cast<float>(value + error)};
-}
-inline Rounded to_bf16(double value, double error) {
-  const Rounded f = to_f32(value, error);
-  return {round_bf16(f.low), round_bf16(f.high)};
-}
-
-// A sum in double and how far two orders of it may differ: n - 1 additions each, of partial sums
-// that are at most the sum of magnitudes. Products of two floats are exact in double.
-struct Sum {
-  double value = 0, magnitude = 0;
-  int terms = 0;
-  void add(double term) { value += term, magnitude += std::fabs(term), ++terms; }
-  double error() const { return 2 * kUnit * terms * magnitude; }
-};
-inline Rounded to_bf16(const Sum& sum) { return to_bf16(sum.value, sum.error()); }
+using kernels::Chain, kernels::kExpError, kernels::kFloatUnit, kernels::kUnit, kernels::quotient,
+    kernels::Rounded, kernels::Sum, kernels::to_bf16, kernels::to_f32;
 
 // Hyper-connection coefficients of one row x, as the reference rounds them. Every rounding to float
 // whose operand two correct ways compute alike is computed alike here too; where the operand is a
@@ -109,5 +80,62 @@ struct MixTwin {
     return static_cast<float>(value);
   }
 };
+
+// What attention of one head may give, from the query and the rows alone. Each rounding of the
+// definition (ref_ops.h) is followed at both ends of what its operand may be, so that a score that
+// errs in its last bits moves a weight by a step of BF16 where the boundary lies in between, and
+// nowhere else. `pairs`: dot products take two terms at a time (kernels/v41_attention.h).
+inline std::vector<Rounded> attend_twin(const float* q, std::span<const float* const> rows, int d,
+                                        float sink, float scale, bool pairs) {
+  std::vector<Rounded> score(rows.size()), out(static_cast<size_t>(d));
+  Rounded largest = {-INFINITY, -INFINITY};
+  const auto add = [&](Chain& c, double a, double b) {
+    if (pairs) return c.add_pair(a, b);
+    c.add(a);
+    c.add(b);
+  };
+  for (size_t t = 0; t < rows.size(); ++t) {
+    Chain dot;
+    for (int i = 0; i < d; i += 2)
+      add(dot, static_cast<double>(q[i]) * rows[t][i],
+          static_cast<double>(q[i + 1]) * rows[t][i + 1]);
+    score[t] = to_f32(dot.value * scale, (dot.error + 4 * kUnit * std::fabs(dot.value)) * scale);
+    largest = {std::max(largest.low, score[t].low), std::max(largest.high, score[t].high)};
+  }
+  const auto exp_of = [&](Rounded x) {  // of x - largest
+    const double low = std::exp(static_cast<double>(x.low - largest.high)),
+                 high = std::exp(static_cast<double>(x.high - largest.low));
+    return Rounded{static_cast<float>(low * (1 - kExpError)),
+                   static_cast<float>(high * (1 + kExpError))};
+  };
+  std::vector<Rounded> weight;
+  double low = 0, high = 0;
+  for (const Rounded& s : score) {
+    Rounded e = exp_of(s);
+    e.high = std::min(e.high, 1.0f);
+    weight.push_back(to_bf16(e));
+    low += static_cast<double>(e.low);
+    high += static_cast<double>(e.high);
+  }
+  const Rounded of_sink = exp_of({sink, sink});
+  const double rounding = kUnit * static_cast<double>(rows.size() + 1);
+  const Rounded z = {static_cast<float>((low + of_sink.low) * (1 - rounding)),
+                     static_cast<float>((high + of_sink.high) * (1 + rounding))};
+  for (int i = 0; i < d; ++i) {
+    Chain sum;
+    const auto term = [&](size_t t) {  // its middle; its half width is an error of what it joins
+      if (t >= rows.size()) return 0.0;
+      const double from = weight[t].low, to = weight[t].high, value = rows[t][i];
+      sum.error += (to - from) / 2 * std::fabs(value);
+      return (from + to) / 2 * value;
+    };
+    for (size_t t = 0; t < rows.size(); t += 2) {
+      const double a = term(t), b = term(t + 1);
+      add(sum, a, b);
+    }
+    out[static_cast<size_t>(i)] = to_bf16(quotient(to_f32(sum), z));
+  }
+  return out;
+}
 
 }  // namespace deepmint::v41
