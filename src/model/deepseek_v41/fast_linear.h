@@ -44,6 +44,10 @@ class FastLinear {
 
   // Chooses the experts of each row; returns the ids that any row chose, ascending.
   std::span<const int32_t> route(const float* u, int64_t m, const Config& c, const LayerWeights& w);
+  // What the last route() chose: experts of each row, ascending, and their weights: [m, experts per
+  // token].
+  std::span<const int32_t> chosen() const { return chosen_; }
+  std::span<const float> expert_weights() const { return weights_; }
   // route() on one thread, beside the first products of the shared expert on the others, which the
   // next experts() finds done. For few rows: choosing is short, but all would wait for it.
   std::span<const int32_t> route_beside_shared(const float* u, int64_t m, const Config& c,
