@@ -18,7 +18,7 @@ constexpr int kMaxRows = 4, kMaxOutputs = 6, kDirectRows = 8, kPassRows = 32;
 #elif DEEPMINT_ISA_LEVEL >= 2
 constexpr int kMaxRows = 4, kMaxOutputs = 4, kDirectRows = 4, kPassRows = kDirectRows;
 #elif DEEPMINT_ISA_LEVEL == 1
-constexpr int kMaxOutputs = 2, kDirectRows = 32, kPassRows = kDirectRows;
+constexpr int kMaxOutputs = 2, kDirectRows = 8, kPassRows = 32;
 #else
 constexpr int kMaxRows = 2, kMaxOutputs = 1, kDirectRows = 1, kPassRows = kDirectRows;
 #endif
@@ -838,26 +838,77 @@ void expand(const V41Args& a, uint8_t* panel, size_t panel_stride) {
 }
 
 #if DEEPMINT_ISA_LEVEL == 1
-// Expanded weights as a format of their own.
-struct Expanded {
-  static constexpr size_t kStepBytes = kOperandStep;
-  struct Scale {};
-  DM_INLINE Operand load_weights(const V41Args&, const uint8_t* p, Scale) {
-    return load_operand(p);
+// Lanes 0-7, then 8-15, of four rows x three outputs: twelve sums in registers, three weights and
+// an activation. The lanes of a sum never meet before its end, so each half may run alone; both
+// over one block of k, while its operands are in the first-level cache.
+constexpr int kPanelOutputs = 3, kGroupOutputs = 24;
+constexpr int64_t kPanelSteps = 16;
+
+template <int kRows, int kOutputs>
+void panel_block(const V41PanelArgs& a, int64_t row, int64_t output, int64_t first, int64_t last,
+                 float (*lanes)[kRows][kLanes]) {
+  for (size_t half = 0; half < 2; ++half) {
+    __m256 acc[kRows][kOutputs];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 3
+      for (int o = 0; o < kOutputs; ++o) acc[r][o] = _mm256_load_ps(lanes[o][r] + 8 * half);
+    const uint8_t* x[kRows];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) x[r] = a.x[row + r] + 32 * half;
+    const uint8_t* const w = a.panel + static_cast<size_t>(output) * a.panel_stride + 32 * half;
+    const auto eight = [](const uint8_t* p) __attribute__((always_inline)) {
+      return _mm256_load_ps(reinterpret_cast<const float*>(p));
+    };
+    // The first sixteen of a step and the others, as in dot().
+    for (size_t at = static_cast<size_t>(first) * kOperandStep;
+         at < static_cast<size_t>(last) * kOperandStep; at += kOperandStep / 2) {
+      __m256 weights[kOutputs];
+#pragma GCC unroll 3
+      for (int o = 0; o < kOutputs; ++o)
+        weights[o] = eight(w + static_cast<size_t>(o) * a.panel_stride + at);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const __m256 v = eight(x[r] + at);
+#pragma GCC unroll 3
+        for (int o = 0; o < kOutputs; ++o) acc[r][o] = _mm256_fmadd_ps(weights[o], v, acc[r][o]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 3
+      for (int o = 0; o < kOutputs; ++o) _mm256_store_ps(lanes[o][r] + 8 * half, acc[r][o]);
   }
-};
+}
+
+template <int kRows>
+void panel_rows(const V41PanelArgs& a, int64_t row) {
+  alignas(64) float lanes[kGroupOutputs][kRows][kLanes];
+  for (int64_t begin = 0; begin < a.outputs; begin += kGroupOutputs) {
+    const int64_t end = begin + kGroupOutputs < a.outputs ? begin + kGroupOutputs : a.outputs;
+    for (int64_t o = 0; o < end - begin; ++o)
+      for (int r = 0; r < kRows; ++r) store(lanes[o][r], zero());
+    for (int64_t step = 0; step < a.steps; step += kPanelSteps) {
+      const int64_t last = step + kPanelSteps < a.steps ? step + kPanelSteps : a.steps;
+      int64_t o = begin;
+      for (; o + kPanelOutputs <= end; o += kPanelOutputs)
+        panel_block<kRows, kPanelOutputs>(a, row, o, step, last, lanes + (o - begin));
+      for (; o < end; ++o) panel_block<kRows, 1>(a, row, o, step, last, lanes + (o - begin));
+    }
+    for (int64_t o = 0; o < end - begin; ++o)
+      for (int r = 0; r < kRows; ++r) {
+        const float s = sum(load(lanes[o][r]));
+        a.y[(row + r) * a.y_stride + begin + o] = a.to_bf16 ? float_of(rounded_bits(s)) : s;
+      }
+  }
+}
+
 void panel(const V41PanelArgs& a) {
-  V41Args args;
-  args.codes = a.panel;
-  args.code_stride = a.panel_stride;
-  args.k = a.steps * kV41Step;
-  args.end = a.outputs;
-  args.x = a.x;
-  args.m = a.m;
-  args.y = a.y;
-  args.y_stride = a.y_stride;
-  args.to_bf16 = a.to_bf16;
-  direct_blocks<Expanded>(args);
+  int64_t row = 0;
+  for (; row + 4 <= a.m; row += 4) panel_rows<4>(a, row);
+  if (a.m - row == 3) return panel_rows<3>(a, row);
+  if (a.m - row == 2) return panel_rows<2>(a, row);
+  if (a.m - row == 1) panel_rows<1>(a, row);
 }
 #else
 template <int kRows, int kOutputs, bool kFetch>
@@ -949,7 +1000,11 @@ void panel(const V41PanelArgs& a) {
 
 const V41Kernels kV41Linear = {
     {kPassRows, kDirectRows, kDirectRows},
+#if DEEPMINT_ISA_LEVEL == 1
+    kPanelOutputs,
+#else
     kMaxOutputs,
+#endif
     kOperandBytes,
     DEEPMINT_ISA_LEVEL >= 4 ? V41Order::kInterleaved : V41Order::kNatural,
     {direct<Bf16>, direct<Fp8>, direct<Fp4>},
