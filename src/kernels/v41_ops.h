@@ -88,4 +88,11 @@ inline void v41_engram_gate(float* x, const float* key, const float* value, cons
   v41_ops().engram_gate(x, key, value, q_weight, k_weight, n, eps);
 }
 
+// y = bf16((((0 + rows[which[0]]) + rows[which[1]]) + ...) + last) in float32. rows: of n floats, a
+// multiple of 8.
+inline void v41_sum_rows(const float* rows, const int32_t* which, int64_t count, const float* last,
+                         int64_t n, float* y) {
+  v41_ops().sum_rows(rows, which, count, last, n, y);
+}
+
 }  // namespace deepmint::kernels

@@ -322,10 +322,19 @@ void engram_gate(float* x, const float* key, const float* value, const float* q_
     store8(x + i, round_bf16(narrow(wide8(x + i) + static_cast<double>(gate) * wide8(value + i))));
 }
 
+void sum_rows(const float* rows, const int32_t* which, int64_t count, const float* last, int64_t n,
+              float* y) {
+  for (int64_t i = 0; i < n; i += 8) {
+    V8 sum = {};
+    for (int64_t k = 0; k < count; ++k) sum = sum + load8(rows + which[k] * n + i);
+    store8(y + i, round_bf16(sum + load8(last + i)));
+  }
+}
+
 }  // namespace
 
 extern const V41OpsTable v41_ops_table = {rms_norm,  rope,      sum_squares, mix_dots, mix_finish,
                                           collapse,  expand,    pool_pair,   pack_q8,  pack_q4idx,
-                                          pack_q4kv, unpack_q8, engram_gate};
+                                          pack_q4kv, unpack_q8, engram_gate, sum_rows};
 
 }  // namespace deepmint::kernels::DEEPMINT_ISA_NS

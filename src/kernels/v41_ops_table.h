@@ -28,6 +28,8 @@ struct V41OpsTable {
   void (*unpack_q8)(const uint8_t* codes, const uint8_t* scales, int64_t n, float* y);
   void (*engram_gate)(float* x, const float* key, const float* value, const float* q_weight,
                       const float* k_weight, int64_t n, float eps);
+  void (*sum_rows)(const float* rows, const int32_t* which, int64_t count, const float* last,
+                   int64_t n, float* y);
 };
 
 namespace isa_x86_64 {

@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "kernels/scalar_math.h"
+#include "kernels/v41_ops.h"
 #include "model/deepseek_v41/formats.h"
 
 namespace deepmint::v41 {
@@ -345,16 +346,10 @@ void FastLinear::experts(const float* u, int64_t m, const Config& c, const Layer
   kernels::v41_linear(products_, workspace_, pool_);
 
   for_rows(pool_, rows, (k + 1) * hidden, [&](size_t begin, size_t end, int) {
-    for (size_t row = begin; row < end; ++row) {
-      float* out = y + row * hidden;
-      std::fill_n(out, hidden, 0.0f);
-      for (size_t i = 0; i <= k; ++i) {  // the experts of a row ascend; the shared one comes last
-        const size_t slot = i < k ? static_cast<size_t>(row_slot_[row * k + i]) : slots + row;
-        const float* part = part_.data() + slot * hidden;
-        for (size_t d = 0; d < hidden; ++d) out[d] += part[d];
-      }
-      for (size_t d = 0; d < hidden; ++d) out[d] = round_bf16(out[d]);
-    }
+    // The experts of a row ascend; the shared one comes last.
+    for (size_t row = begin; row < end; ++row)
+      kernels::v41_sum_rows(part_.data(), row_slot_.data() + row * k, static_cast<int64_t>(k),
+                            part_.data() + (slots + row) * hidden, c.hidden, y + row * hidden);
   });
 }
 
