@@ -34,7 +34,7 @@ void FastOps::soon(std::span<const Matrix* const> weights) {
 void FastOps::rms_norm(const float* x, int64_t m, int d, const float* weight, double eps,
                        float* y) {
   const auto eps_f = static_cast<float>(eps);
-  for_rows(count(m), [&](size_t begin, size_t end, int) {
+  for_rows(count(m), d, [&](size_t begin, size_t end, int) {
     for (int64_t i = row(begin); i < row(end); ++i)
       kernels::v41_rms_norm(x + i * d, weight, d, eps_f, y + i * d);
   });
@@ -43,7 +43,7 @@ void FastOps::rms_norm(const float* x, int64_t m, int d, const float* weight, do
 void FastOps::rope_table(const int32_t* positions, int64_t m, std::span<const float> inv,
                          float* table) {
   const size_t half = inv.size();
-  for_rows(count(m), [&](size_t begin, size_t end, int) {
+  for_rows(count(m), 200 * row(half), [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i)
       for (size_t k = 0; k < half; ++k) {
         const float angle = static_cast<float>(positions[i]) * inv[k];
@@ -56,7 +56,7 @@ void FastOps::rope_table(const int32_t* positions, int64_t m, std::span<const fl
 
 void FastOps::rope(float* x, int64_t m, int groups, int d, int rotary, const float* table,
                    int sign) {
-  for_rows(count(m), [&](size_t begin, size_t end, int) {
+  for_rows(count(m), groups * rotary, [&](size_t begin, size_t end, int) {
     for (int64_t i = row(begin); i < row(end); ++i)
       kernels::v41_rope(x + i * groups * d, groups, d, rotary, table + i * rotary, sign);
   });
@@ -94,7 +94,7 @@ void FastOps::mix(const float* X, int64_t m, const Config& c, const MixWeights& 
       },
       1);
   constexpr int64_t kLanes = 8;
-  for_rows(count((m + kLanes - 1) / kLanes), [&](size_t begin, size_t end, int) {
+  for_rows(count((m + kLanes - 1) / kLanes), 1 << 14, [&](size_t begin, size_t end, int) {
     const int64_t first = row(begin) * kLanes, last = std::min(m, row(end) * kLanes);
     kernels::v41_mix_finish(dots_.data() + first * stride, last - first, stride, hc, w.base.data(),
                             w.scale.data(), c.sinkhorn_rounds, c.hc_eps, pre + first * hc,
@@ -104,7 +104,7 @@ void FastOps::mix(const float* X, int64_t m, const Config& c, const MixWeights& 
 
 void FastOps::collapse(const float* X, int64_t m, const Config& c, const float* pre, float* y) {
   const int64_t hc = c.streams, d = c.hidden;
-  for_rows(count(m), [&](size_t begin, size_t end, int) {
+  for_rows(count(m), hc * d, [&](size_t begin, size_t end, int) {
     for (int64_t i = row(begin); i < row(end); ++i)
       kernels::v41_collapse(X + i * hc * d, hc, d, pre + i * hc, y + i * d);
   });
@@ -113,14 +113,14 @@ void FastOps::collapse(const float* X, int64_t m, const Config& c, const float* 
 void FastOps::expand(const float* y, int64_t m, const Config& c, const float* post,
                      const float* comb, float* X) {
   const int64_t hc = c.streams, d = c.hidden;
-  for_rows(count(m), [&](size_t begin, size_t end, int) {
+  for_rows(count(m), 3 * hc * d, [&](size_t begin, size_t end, int) {
     for (int64_t i = row(begin); i < row(end); ++i)
       kernels::v41_expand(y + i * d, hc, d, post + i * hc, comb + i * hc * hc, X + i * hc * d);
   });
 }
 
 void FastOps::pack(Packing packing, const float* x, int64_t m, int d, std::byte* const* rows) {
-  for_rows(count(m), [&](size_t begin, size_t end, int) {
+  for_rows(count(m), 4 * d, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       if (rows[i] == nullptr) continue;
       const float* from = x + row(i) * d;
@@ -141,7 +141,7 @@ void FastOps::pack(Packing packing, const float* x, int64_t m, int d, std::byte*
 }
 
 void FastOps::pool(std::span<const Pair> pairs, int d, float* out) {
-  for_rows(pairs.size(), [&](size_t begin, size_t end, int) {
+  for_rows(pairs.size(), 12 * d, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end; ++i) {
       const Pair& p = pairs[i];
       kernels::v41_pool_pair(p.kv[0], p.kv[1], p.gate[0], p.gate[1], d, out + row(i) * d);

@@ -68,13 +68,15 @@ class FastOps : public Arithmetic {
   void select_shared(const float* q, const float* w, std::span<const SelectRow> rows,
                      const Config& c, Candidates candidates);
 
-  // Splits rows among the threads; a single one is not worth waking them.
+  // Splits rows among the threads when the work is worth waking them. `cost` of a row: values that
+  // an operation reads and writes, several times where it does much with each.
   template <class Body>
-  void for_rows(size_t count, Body&& body) {
-    if (count == 1)
-      body(size_t{0}, size_t{1}, 0);
+  void for_rows(size_t rows, int64_t cost, Body&& body) {
+    constexpr int64_t kWorthWaking = 1 << 14;
+    if (rows <= 1 || static_cast<int64_t>(rows) * cost < kWorthWaking)
+      body(size_t{0}, rows, 0);
     else
-      pool_->run(count, body);
+      pool_->run(rows, body);
   }
 
   static constexpr size_t kMostSoon = 16;
