@@ -283,5 +283,69 @@ TEST_P(V41AttentionTest, EveryStepRoundsWhereItSays) {
   EXPECT_GT(decided_, all_ * 19 / 20) << decided_ << " of " << all_;
 }
 
+// Rows of a list of which some are unpacked already, and parts of rows outside of it, unpacked
+// beside the scores: the same words and the same scores as when all was unpacked before.
+TEST_P(V41AttentionTest, UnpackedBesideTheScoresAsBefore) {
+  std::mt19937 rng(test_seed() + 5);
+  const auto below = [&](uint32_t n) { return static_cast<int64_t>(rng() % n); };
+  for (const auto& [heads, dim] :
+       {std::pair<int64_t, int64_t>{3, 96}, {16, 32}, {33, 64}, {16, 512}, {48, 128}})
+    for (const int64_t n : {1, 4, 11, 12, 24, 29, 60, 173}) {
+      SCOPED_TRACE(testing::Message() << heads << " heads of " << dim << ", " << n << " rows");
+      const int64_t lanes = v41_lanes(heads), others = below(40), all = n + others;
+      const auto size = [](int64_t a) { return static_cast<size_t>(a); };
+      const int64_t bytes = dim + dim / 16, stride = dim + 32;
+      std::vector<uint8_t> packed(size(all * bytes));
+      for (uint8_t& b : packed) b = static_cast<uint8_t>(rng());
+      std::vector<uint16_t> before(size(all * stride)), beside(size(all * stride));
+      std::vector<V41Unpack::Row> rest;
+      std::vector<const uint16_t*> rows_before, rows_beside;
+      std::vector<int32_t> due;
+      for (int64_t t = 0; t < all; ++t) {
+        uint8_t* row = packed.data() + t * bytes;
+        const bool window = below(2) == 0;
+        // No NaN; most scales of a window row near 1, some far out of the range of BF16.
+        for (int64_t b = 0; b < bytes; ++b)
+          if ((row[b] & 0x7F) == 0x7F) row[b] ^= 1;
+        for (int64_t b = dim; window && b < dim + dim / 32; ++b)
+          row[b] = static_cast<uint8_t>(below(20) == 0 ? 1 + below(250) : 120 + below(14));
+        const int64_t begin = t < n ? 0 : below(static_cast<uint32_t>(dim / 32)) * 32;
+        const auto* from = reinterpret_cast<const std::byte*>(row);
+        const auto unpack = [&](std::vector<uint16_t>& to) {
+          uint16_t* out = to.data() + t * stride;
+          window ? v41_unpack_window(from, dim, begin, dim, out)
+                 : v41_unpack_global(from, dim, begin, dim, out);
+        };
+        unpack(before);
+        if (t < n && below(4) == 0)
+          unpack(beside);
+        else
+          rest.push_back({row, beside.data() + t * stride, static_cast<int32_t>(begin),
+                          static_cast<int32_t>(dim), window});
+        if (t >= n) continue;
+        due.push_back(static_cast<int32_t>(rest.size()));
+        rows_before.push_back(before.data() + t * stride);
+        rows_beside.push_back(beside.data() + t * stride);
+      }
+      std::vector<float> q(size(heads * dim));
+      for (float& x : q) x = from_bf16(to_bf16(static_cast<float>(below(2001)) * 1e-3f - 1));
+      AlignedBuffer<float> queries(size(lanes * dim)), a(size(n * lanes)), b(size(n * lanes)),
+          scratch(size(kV41RowStep * dim));
+      V41QueryMemory memory{queries.data(), a.data(), nullptr, nullptr, scratch.data()};
+      v41_pack_queries(q.data(), heads, dim, memory);
+      v41_scores(rows_before.data(), 0, n, heads, dim, 0.25f, memory, scratch.data());
+      memory.scores = b.data();
+      V41Unpack unpack{.rows = rest.data(),
+                       .count = static_cast<int64_t>(rest.size()),
+                       .dim = dim,
+                       .due = due.data()};
+      v41_scores(rows_beside.data(), 0, n, heads, dim, 0.25f, memory, scratch.data(), nullptr,
+                 &unpack);
+      EXPECT_EQ(unpack.done, unpack.count);
+      ASSERT_EQ(before, beside);
+      ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
+    }
+}
+
 }  // namespace
 }  // namespace deepmint::kernels
