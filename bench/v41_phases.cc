@@ -8,7 +8,7 @@
 // filled with ordinary numbers; several numbers of rows (--rows 1,2,4) take turns in one process.
 // The page cache is warm: a first step is not counted, and the Engram tables are read through
 // before. --cold throws them out of it before every step instead, so that their rows come from the
-// disk. The share of the memory bandwidth is that measured right before and after.
+// disk. The share of the memory bandwidth is of the median measured before and between the steps.
 // What binds a decode step: what its bytes take at that bandwidth, or its arithmetic, which is what
 // the same products take with weights in the second-level cache (v41_cache_roofs.h), attention at
 // the BF16 peak and index scores at the int8 peak. The longer one binds; the share is of it.
@@ -503,7 +503,8 @@ void Bench::measure(size_t sequences) {
   std::map<std::string_view, std::vector<double>> operators;
   std::vector<std::map<std::string, Timeline::Sum>> calls;
   std::vector<double> rests;
-  const double before = kernels::measure_dram_read(pool_);
+  // Memory shared with others changes within seconds: its speed is the median over the run.
+  std::vector<double> drams = {kernels::measure_dram_read(pool_)};
   StepWork first{};
   double left = 0;
   for (int i = 0; i <= 2 * options_.steps; ++i) {
@@ -524,6 +525,8 @@ void Bench::measure(size_t sequences) {
     if (auto ok = model_->forward({rows, refs, memory_}, logits, nullptr); !ok) die(ok.error());
     const double taken = now() - start;
     if (i == 0) continue;
+    if (i % std::max(2, options_.steps / 2) == 0)
+      drams.push_back(kernels::measure_dram_read(pool_));
     if (!times_->on) {
       totals.push_back(taken);
       continue;
@@ -549,8 +552,7 @@ void Bench::measure(size_t sequences) {
     return static_cast<double>(to - from) / steps;
   };
   const double bytes = per_step(first.bytes, work.bytes), gb = bytes / total / 1e9,
-               dram = (before + kernels::measure_dram_read(pool_)) / 2,
-               gflop = 2 * per_step(first.macs, work.macs) / total / 1e9;
+               dram = median(drams), gflop = 2 * per_step(first.macs, work.macs) / total / 1e9;
   const kernels::Roofs roofs = kernels::measure_roofs(pool_);
   fmt::print("{:.1f} GB/s, {:.0f} % of {:.1f}; {:.0f} GFLOP/s, {:.0f} % of {:.0f}\n", gb,
              100 * gb / dram, dram, gflop, 100 * gflop / roofs.bf16_gflop_per_s,
