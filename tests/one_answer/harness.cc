@@ -28,6 +28,8 @@ constexpr std::array<const char*, 6> kCacheNames = {"cold",        "hit of one b
 constexpr std::array<const char*, 4> kSamplingNames = {"greedy", "T=1 with a seed",
                                                        "T=1 with penalties", "n=3"};
 
+constexpr int kRestores = 3;  // numbers of restores that are tried: 0, 1, 2
+
 std::vector<Answer::Token> tokens_of(const CollectingSink& sink) {
   std::vector<Answer::Token> out;
   for (const auto& t : sink.tokens()) out.push_back({t.id, t.position, t.logprob, t.top});
@@ -40,12 +42,12 @@ bool same_bits(float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
 std::string Case::describe() const {
   return fmt::format(
-      "case {}: {} in company, {} rows of a prompt per step, prompt of {}, {}, {}, {} restores"
-      "{}{}{}{}, threads #{}",
-      index, company, chunk, prompt, kCacheNames[static_cast<size_t>(cache)],
-      kSamplingNames[static_cast<size_t>(sampling)], restores, preempt ? ", preempted" : "",
-      async ? ", planned ahead" : "", abort_neighbours ? ", neighbours aborted" : "",
-      spread ? ", arrivals spread" : "", threads);
+      "case {}: {} in company, {} rows of a prompt per step, prompt of {}, {} tail, {}, {}, {} "
+      "restores{}{}{}{}, threads #{}",
+      index, company, chunk, prompt, tail ? fmt::format("bounded {}", *tail) : "exact",
+      kCacheNames[static_cast<size_t>(cache)], kSamplingNames[static_cast<size_t>(sampling)],
+      restores, preempt ? ", preempted" : "", async ? ", planned ahead" : "",
+      abort_neighbours ? ", neighbours aborted" : "", spread ? ", arrivals spread" : "", threads);
 }
 
 std::string difference(const Answer& found, const Answer& expected) {
@@ -68,6 +70,9 @@ std::string difference(const Answer& found, const Answer& expected) {
   if (found.reason != expected.reason)
     return fmt::format("expected the end \"{}\", found \"{}\"", to_string(expected.reason),
                        to_string(found.reason));
+  if (found.skipped_tokens != expected.skipped_tokens)
+    return fmt::format("expected {} tokens that the tail skips, found {}", expected.skipped_tokens,
+                       found.skipped_tokens);
   return {};
 }
 
@@ -144,6 +149,8 @@ class Harness::Run {
     config.park_bytes = static_cast<int64_t>(state);
     config.kv_bytes = static_cast<int64_t>(state * 16 / 7 + 64);
     config.plan_ahead = case_.async;
+    if (!subject_.tails.empty() && chance(40))
+      config.snapshot_bytes = 0;  // window state is rebuilt
     seen_.planned_ahead += case_.async;
     LoadedModel loaded = subject_.loaded[threads];
     loaded.model = tapped_[threads];
@@ -200,7 +207,17 @@ class Harness::Run {
     r.max_tokens = static_cast<int32_t>(1 + below(static_cast<uint64_t>(subject_.max_tokens)));
     r.sampling.temperature = chance(50) ? 0.0f : 1.0f;
     r.sampling.seed = rng_();
+    may_approximate(r);
     return r;
+  }
+
+  // Somebody else's request, where the model has approximations to ask for.
+  void may_approximate(GenerationRequest& r) {
+    const std::vector<int>& tails = subject_.tails;
+    if (tails.empty()) return;
+    if (chance(50)) r.tail_keep_tokens = tails[below(tails.size())];
+    r.bounded_replay = chance(25);
+    seen_.bounded_neighbours += !case_.tail && (r.tail_keep_tokens || r.bounded_replay);
   }
 
   void run_alone(EngineCore& core, std::vector<TokenId> tokens, int32_t max_tokens) {
@@ -208,6 +225,7 @@ class Harness::Run {
     p.request.tokens = std::move(tokens);
     p.request.max_tokens = max_tokens;
     p.request.sampling.seed = 1;
+    may_approximate(p.request);
     submit(core, p);
     while (error_.empty() && !core.idle()) core.step();
   }
@@ -226,6 +244,8 @@ class Harness::Run {
                          : case_.cache == Cache::kAnyBlock
                              ? kBlockTokens * below(1 + ours.size() / kBlockTokens) + 1
                              : ours.size();
+    // Sometimes in two steps, so that the second finds what the first has left.
+    if (depth == ours.size() && chance(40)) run_alone(core, first(below(depth) + 1), 0);
     run_alone(core, first(depth), static_cast<int32_t>(below(3)));
     if (case_.cache == Cache::kHalf && chance(50)) {  // and another way on from there
       auto other = first(depth);
@@ -320,6 +340,10 @@ class Harness::Run {
       const FinishEvent end = *p.sink->finish();
       if (end.error) return fail(ErrorCode::kInternal, "ended with: " + end.error->str());
       a.reason = end.reason;
+      a.skipped_tokens = end.usage.tail_skipped_tokens;
+      if (end.usage.bounded_replay)
+        return fail(ErrorCode::kInternal, "a bounded replay that nobody has asked for");
+      seen_.skipped_tokens += a.skipped_tokens;
       seen_.cached_tokens += end.usage.cached_tokens;
       for (size_t i = 0; i < a.tokens.size(); ++i)
         if (a.tokens[i].position != static_cast<int32_t>(p.request.tokens.size() + i))
@@ -330,6 +354,7 @@ class Harness::Run {
     }
     for (const auto& core : cores_) {
       const EngineStats s = core->stats();
+      seen_.snapshots_restored += s.snapshots_restored;
       if (s.running != 0 || s.waiting != 0 || s.blocks_free != s.blocks_total)
         return fail(ErrorCode::kInternal,
                     fmt::format("left behind: {} running, {} waiting, {} of {} blocks free",
@@ -372,7 +397,7 @@ Case Harness::case_at(int index) {
                                       static_cast<int>(s.prompt_lengths.size()),
                                       static_cast<int>(kCacheNames.size()),
                                       static_cast<int>(kSamplingNames.size()),
-                                      3,
+                                      kRestores + static_cast<int>(s.tails.size()),
                                       2,
                                       2,
                                       2,
@@ -399,7 +424,11 @@ Case Harness::case_at(int index) {
   c.prompt = at(s.prompt_lengths, v[2]);
   c.cache = static_cast<Cache>(v[3]);
   c.sampling = static_cast<Sampling>(v[4]);
-  c.restores = v[5];
+  // One dimension, since a request with a bounded tail is never restored.
+  if (v[5] < kRestores)
+    c.restores = v[5];
+  else
+    c.tail = at(s.tails, v[5] - kRestores);
   c.preempt = v[6] != 0;
   c.async = v[7] != 0;
   c.abort_neighbours = v[8] != 0;
@@ -413,6 +442,7 @@ std::vector<GenerationRequest> Harness::requests_of(const Case& c) const {
   GenerationRequest r;
   r.tokens.assign(subject_.text.begin(), subject_.text.begin() + c.prompt);
   r.max_tokens = subject_.max_tokens;
+  r.tail_keep_tokens = c.tail;
   r.sampling.top_logprobs = 3;
   r.sampling.seed = 1234567 + static_cast<uint64_t>(c.prompt);
   r.sampling.temperature = c.sampling == Sampling::kGreedy ? 0.0f : 1.0f;
@@ -430,11 +460,12 @@ std::vector<GenerationRequest> Harness::requests_of(const Case& c) const {
 }
 
 const std::vector<Answer>& Harness::reference(const Case& c) {
-  const std::pair key{c.prompt, c.sampling};
+  const std::tuple key{c.prompt, c.sampling, c.tail};
   if (const auto it = references_.find(key); it != references_.end()) return it->second;
   Case alone;
   alone.prompt = c.prompt;
   alone.sampling = c.sampling;
+  alone.tail = c.tail;
   std::vector<Answer> answers;
   for (const GenerationRequest& r : requests_of(alone)) {
     Seen ignored;
@@ -495,6 +526,7 @@ std::string Harness::first_difference(const Case& c, size_t choice,
   Case alone;
   alone.prompt = c.prompt;
   alone.sampling = c.sampling;
+  alone.tail = c.tail;
   const RowTraces right = watch(alone, {requests[choice]});
   const std::string where = watch(c, requests).first_difference_from(right);
   return where.empty() ? "no row that the model ran: look at sampling and delivery" : where;

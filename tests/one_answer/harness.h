@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/engine_core.h"
@@ -31,6 +32,7 @@ struct Subject {
   std::vector<int> prompt_lengths = {};
   std::vector<int> company = {1, 2, 4, 16, 64};  // requests in the engine, ours among them
   std::vector<int> chunks = {1, 7, 64, 127, 128, 129, 2048};  // prompt rows per step
+  std::vector<int> tails = {};  // rows that bounded decoder tails keep; none: a model without
   int max_tokens = 20;
   int companion_prompt = 80;  // longest
 };
@@ -44,6 +46,9 @@ struct Case {
   Cache cache = Cache::kCold;
   Sampling sampling = Sampling::kGreedy;
   int restores = 0;  // times that the request is saved and goes on in another engine
+  // Our decoder tail, bounded; unset: exact. Never together with restores: the engine exports no
+  // request with a bounded tail, since the saved form does not name the approximation.
+  std::optional<int32_t> tail = {};
   bool preempt = false, async = false, abort_neighbours = false, spread = false;
   size_t threads = 0;  // index into Subject::loaded
   uint64_t seed = 0;
@@ -59,11 +64,15 @@ struct Answer {
   };
   std::vector<Token> tokens;
   FinishReason reason = FinishReason::kLength;
+  int32_t skipped_tokens = 0;  // Usage::tail_skipped_tokens
 };
 
 // What the cases of one harness have exercised, so that a test can say that it was not for nothing.
 struct Seen {
   int64_t cached_tokens = 0, restores = 0, preemptions = 0, aborted = 0, planned_ahead = 0;
+  int64_t skipped_tokens = 0;      // of our prompts, by tails shorter than the exact one
+  int64_t snapshots_restored = 0;  // of window state
+  int64_t bounded_neighbours = 0;  // that asked for an approximation beside our exact requests
 };
 
 class Harness {
@@ -95,7 +104,7 @@ class Harness {
   const bool keeps_schedules_;  // of failing cases: not where they are meant to fail
   std::vector<std::shared_ptr<TappedModel>> tapped_;
   std::map<int, std::vector<std::vector<int>>> arrays_;  // by round
-  std::map<std::pair<int, Sampling>, std::vector<Answer>> references_;
+  std::map<std::tuple<int, Sampling, std::optional<int32_t>>, std::vector<Answer>> references_;
   Seen seen_;
 };
 

@@ -82,6 +82,10 @@ class TappedModel : public Model {
                 std::span<const TokenId> tokens, int32_t begin) const override {
     model_->begin_at(sequence, state, tokens, begin);
   }
+  void clear_unread(const SequenceRef& sequence, std::span<const PartMemory> state, int32_t length,
+                    PromptTail tail) const override {
+    model_->clear_unread(sequence, state, length, tail);
+  }
   StepWork work() const override { return model_->work(); }
   void prefetch(std::span<const TokenId> ids) override { model_->prefetch(ids); }
   void commit(const SequenceRef& sequence, std::span<const PartMemory> state,
