@@ -377,6 +377,44 @@ TEST_F(EngineV41, ABoundedTailIsThatOfAColdRunAndLeavesNoWindowState) {
     }
 }
 
+// Prompts shorter than, as long as and longer than the tail by one, from a single token on; in one
+// chunk, in many, set aside on the way, and behind what is cached.
+TEST_F(EngineV41, ATailAboutAsLongAsThePromptIsThatOfAColdRun) {
+  for (const int32_t prompt : {1, 15, 16, 17, 45, 46, 47, 64, 65, 80, 128}) {
+    const GenerationRequest exact = request(prompt, 4);
+    const Reply right = cold(exact);
+    for (const int32_t keep : {16, 17, 45, 46, 47, prompt - 1, prompt, prompt + 1}) {
+      if (keep < 16) continue;
+      GenerationRequest bounded = exact;
+      bounded.tail_keep_tokens = keep;
+      const Reply expected = cold(bounded);
+      const int32_t skipped = keep < prompt && keep < 46 ? prompt - keep : 0;
+      EXPECT_EQ(expected.usage.tail_skipped_tokens, skipped) << prompt << " keeps " << keep;
+      if (skipped == 0) {
+        EXPECT_EQ(expected, right) << prompt << " keeps " << keep;
+      }
+      for (const bool snapshots : {false, true})
+        for (const int32_t step_tokens : {5, 96}) {
+          const auto core = engine(true, snapshots, snapshots, step_tokens);
+          for (int round = 0; round < 3; ++round) {
+            if (round == 1) {
+              EXPECT_EQ(ask(*core, exact), right) << prompt << " after one that keeps " << keep;
+              continue;
+            }
+            const auto sink = submit(*core, bounded);
+            for (int step = 0; !core->idle(); ++step) {
+              core->step();
+              if (step == 1 || step == 4) core->preempt(static_cast<uint64_t>(round + 1));
+            }
+            EXPECT_EQ(reply(*sink), expected) << prompt << " keeps " << keep << ", round " << round;
+            EXPECT_EQ(reply(*sink).usage.tail_skipped_tokens, skipped);
+          }
+          EXPECT_TRUE(core->cache().check());
+        }
+    }
+  }
+}
+
 // Many at once behind one prompt, some set aside on the way, some with a tail of their own.
 TEST_F(EngineV41, CompanionsAndPreemptionsDoNotShow) {
   std::vector<GenerationRequest> requests;
@@ -423,6 +461,42 @@ TEST_F(EngineV41, BoundedReplayIsAChoiceAndNobodyElsesState) {
   ask(*core, longer);
   longer.bounded_replay = false;
   EXPECT_EQ(ask(*core, longer), cold(longer));
+}
+
+// Of a bounded replay the cache has a say, and nothing else: with the same blocks cached the same
+// bits, with an exact tail and a bounded one, however it is cut, set aside, and in company.
+TEST_F(EngineV41, ABoundedReplayDependsOnTheCacheAndTheRequestAlone) {
+  for (const int32_t prompt : {100, 333, 512})
+    for (const int32_t keep : {0, 16, 40, 200}) {
+      GenerationRequest r = request(prompt, 20);
+      r.bounded_replay = true;
+      if (keep > 0) r.tail_keep_tokens = keep;
+      std::optional<Reply> expected;
+      for (const int32_t step_tokens : {500, 13, 5})
+        for (const bool busy : {false, true}) {
+          const auto core = engine(true, false, busy, step_tokens);
+          if (busy) ask(*core, request(700, 90, 0));  // its slot is used again
+          ask(*core, request(prompt, 0));
+          const uint64_t id = busy ? 3 : 2;
+          const auto sink = submit(*core, r);
+          std::shared_ptr<testing::CollectingSink> exact;
+          if (busy) exact = submit(*core, request(prompt, 20));
+          for (int step = 0; !core->idle(); ++step) {
+            core->step();
+            // Not again and again: in the middle of a replay it begins anew.
+            if (busy && (step == 2 || step == 9 || step == 30)) core->preempt(id);
+          }
+          const Reply got = reply(*sink);
+          EXPECT_TRUE(got.usage.bounded_replay);
+          if (!expected) expected = got;
+          EXPECT_EQ(got, *expected) << prompt << " keeps " << keep << ", step of " << step_tokens
+                                    << (busy ? ", busy" : "");
+          if (busy) {
+            EXPECT_EQ(reply(*exact), cold(request(prompt, 20))) << prompt << " beside it";
+          }
+          EXPECT_TRUE(core->cache().check());
+        }
+    }
 }
 
 }  // namespace
