@@ -136,6 +136,16 @@ TEST(ScheduleLog, ADifferenceIsNamed) {
   changed = lines;
   changed[0].replace(changed[0].find("\"blocks\":"), 9, "\"blocks\":1111111");
   EXPECT_EQ(error_of(changed).code, ErrorCode::kInvalidFile);
+
+  // 2^32 + 20 is no tail of 20 tokens.
+  size_t added = 0;
+  while (lines[added].find("\"class\":") == std::string::npos) ++added;
+  for (const std::string_view value : {"4294967316", "-2147483649", "20.5", "\"20\""}) {
+    changed = lines;
+    changed[added].insert(changed[added].find("\"class\":"),
+                          "\"tail_keep_tokens\":" + std::string(value) + ",");
+    EXPECT_EQ(error_of(changed).message, "expected a right value of tail_keep_tokens") << value;
+  }
 }
 
 // A file that was damaged ends in an error, or in the same schedule where nothing depends on it.

@@ -237,8 +237,8 @@ class Replay {
     };
     optional("deadline", request.deadline, time_of);
     optional("start_by", request.start_by, time_of);
-    optional("tail_keep_tokens", request.tail_keep_tokens,
-             [](int64_t n) { return static_cast<int32_t>(n); });
+    if (r.find("tail_keep_tokens") != nullptr)
+      need("tail_keep_tokens", request.tail_keep_tokens.emplace());
     const Value* sampling = r.find("sampling");
     if (sampling == nullptr) return malformed("expected sampling, found nothing");
     SamplingParams& p = request.sampling;
