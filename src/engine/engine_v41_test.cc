@@ -369,6 +369,9 @@ TEST_F(EngineV41, ABoundedTailIsThatOfAColdRunAndLeavesNoWindowState) {
         const Reply hit = ask(*second, bounded);
         EXPECT_EQ(hit, expected) << prompt << " keeps " << keep << ", a snapshot";
         EXPECT_EQ(hit.usage.tail_skipped_tokens, expected.usage.tail_skipped_tokens);
+        if (keep >= 46) {
+          EXPECT_EQ(hit.usage.replayed_tokens, 0) << prompt << " keeps " << keep;
+        }
         EXPECT_EQ(second->stats().snapshots, 1);
         const Reply after = ask(*second, exact);
         EXPECT_EQ(after, right) << prompt << " after a hit that keeps " << keep;

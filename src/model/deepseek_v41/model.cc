@@ -70,7 +70,9 @@ Model::PrefixPlan V41Model::plan_prefix(const PrefixHit& hit, int32_t prompt_tok
       prompt_tokens);
   if (hit.hit == 0 || !replay) return {};
   const bool decoder_is_read = tail.first_full < hit.snapshot;
-  const bool cold_reads_less = approximate_tail && tail.first_full > 0;
+  // A tail that leaves out no more than the exact one comes to the same answer.
+  const bool cold_reads_less =
+      approximate_tail && tail.first_full > exact_prompt_tail(prompt_tokens).first_full;
   if (hit.snapshot >= replay->begin && hit.snapshot > 0 &&
       (!decoder_is_read || (hit.decoder_exact && !cold_reads_less)))
     return {.begin = hit.snapshot, .from_snapshot = true};
