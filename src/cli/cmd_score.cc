@@ -42,6 +42,7 @@ class LogitsFile {
   LogitsFile(const LogitsFile&) = delete;
   LogitsFile& operator=(const LogitsFile&) = delete;
 
+  // With the first row, so that a text that is refused leaves the file as it was.
   Status begin() {
     // A device or a pipe has no length to cut.
     return ::ftruncate(::fileno(file_), 0) == 0 || errno == EINVAL ? Status{} : trouble();
@@ -80,7 +81,9 @@ class ScoreSink : public EventSink {
                        fmt::format("expected logits of position {}, found {}", rows_ - 1, position),
                        "engine"));
     if (file_ != nullptr) {
-      if (auto ok = file_->write(logits); !ok) return stop(std::move(ok));
+      Status ok = position == 0 ? file_->begin() : Status{};
+      if (ok) ok = file_->write(logits);
+      if (!ok) return stop(std::move(ok));
     }
     const auto next = static_cast<size_t>(position) + 1;
     if (next < ids_.size()) logprobs_.push_back(log_prob(logits, ids_[next]));
@@ -254,7 +257,6 @@ Status Score::run(const Config& config, const Settings&) {
   }
   DEEPMINT_TRY(open, open_model(model_, config, /*requests=*/1));
   DEEPMINT_TRY(ids, tokens(open));
-  if (file) DEEPMINT_CHECK_OK(file->begin());
   Progress progress("scoring");
   const auto sink = std::make_shared<ScoreSink>(ids, file.get(), &progress);
   GenerationRequest request;

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from program import BIN, MORE_THREADS, ROOT, available_isas, bad, environment, good, run, smollm2
+from program import BIN, MORE_THREADS, ROOT, available_isas, bad, environment, good, run, smollm2, tiny
 
 QUESTION = "What is the capital of France? Answer in one short sentence."
 
@@ -232,6 +232,16 @@ def test_logits_file_is_replaced_and_cut_to_length(tmp_path):
     assert file.stat().st_size == 2 * 49152 * 4
     one = json.loads(good("score", smollm2(), "--ids", "5", "--json"))
     assert one["logprobs"] == [None] and one["sum_logprob"] == 0 and "perplexity" not in one
+
+
+def test_a_refused_text_leaves_the_logits_file_alone(tmp_path):
+    dense, v41, file = tmp_path / "tiny.gguf", tmp_path / "v41", tmp_path / "logits"
+    tiny(dense)
+    good("synth", "--preset", "tiny", "--vocab", "129280", v41)
+    file.write_text("what was there")
+    bad("score", dense, "--ids", "1,2,3,4,5", "--ctx", "4", "--logits", file, says=["--ids: expected at most 4 tokens, the context, found 5"])
+    bad("score", v41, "--ids", "1,2,129264", "--logits", file, says=["--ids[2]: expected a text token, found image token 129264"])
+    assert file.read_text() == "what was there"
 
 
 # -- inspect, tokenize, bench -----------------------------------------------------------------------------------------------------
