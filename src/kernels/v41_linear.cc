@@ -89,7 +89,7 @@ constexpr int64_t kDirectUnit = 32;   // outputs handed out at a time; a multipl
 
 int64_t panel_outputs(const V41Kernels& kernel, const V41Weights& w, int64_t m) {
   const size_t budget = m <= kFewRows ? kSmallPanelBytes : kPanelBytes;
-  const auto fit = static_cast<int64_t>(budget / operand_row_bytes(w.k, kernel.operand_bytes));
+  const auto fit = static_cast<int64_t>(budget / operand_row_bytes(w.k, kernel.weight_bytes));
   return std::max<int64_t>(fit / kernel.panel_outputs, 1) * kernel.panel_outputs;
 }
 
@@ -157,7 +157,7 @@ void run(const V41Kernels& kernel, const V41Product& p, int64_t begin, int64_t e
   args.scratch = reinterpret_cast<uint8_t*>(panel);
   if (args.m <= kernel.direct_rows[static_cast<size_t>(p.w.format)])
     return kernel.direct[format](args);
-  const size_t stride = operand_row_bytes(p.w.k, kernel.operand_bytes);
+  const size_t stride = operand_row_bytes(p.w.k, kernel.weight_bytes);
   // Panels of about the same size: the activations stream past each of them.
   const int64_t tile = kernel.panel_outputs, most = panel_outputs(kernel, p.w, args.m) / tile,
                 tiles = (end - begin + tile - 1) / tile, panels = (tiles + most - 1) / most;

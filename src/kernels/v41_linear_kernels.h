@@ -66,7 +66,8 @@ struct V41PanelArgs {
 struct V41Kernels {
   int64_t direct_rows[3];  // by format: rows that direct() takes at most
   int64_t panel_outputs;   // outputs of a register tile: panels should be multiples
-  size_t operand_bytes;    // per activation and expanded weight: 2 (BF16) or 4 (f32)
+  size_t operand_bytes;    // per activation: 2 (BF16) or 4 (f32)
+  size_t weight_bytes;     // per expanded weight, as well
   V41Order fp8_order;
   // By format: BF16, FP8, FP4.
   void (*direct[3])(const V41Args&);

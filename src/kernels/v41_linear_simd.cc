@@ -16,7 +16,7 @@ namespace {
 #if DEEPMINT_ISA_LEVEL >= 4
 constexpr int kMaxRows = 4, kMaxOutputs = 6, kDirectRows = 8, kPassRows = 32;
 #elif DEEPMINT_ISA_LEVEL >= 2
-constexpr int kMaxRows = 4, kMaxOutputs = 4, kDirectRows = 4, kPassRows = kDirectRows;
+constexpr int kMaxOutputs = 4, kDirectRows = 16, kPassRows = 1 << 30;
 #elif DEEPMINT_ISA_LEVEL == 1
 constexpr int kMaxOutputs = 2, kDirectRows = 8, kPassRows = 32;
 #else
@@ -130,9 +130,9 @@ struct Fp8 {
   // Read as f16 (sign, 0eeee, mmm0000000), a code is 2^-8 of its value, subnormal ones too.
 #if DEEPMINT_ISA_LEVEL >= 2
   DM_INLINE Operand load_weights(const V41Args&, const uint8_t* p, const Scale& s) {
-    const __m512i c = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-    const __m512i h = _mm512_and_si512(_mm512_srai_epi16(_mm512_slli_epi16(c, 8), 1),
-                                       _mm512_set1_epi16(static_cast<short>(0xBFFF)));
+    const __m512i c = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    const __m512i h =
+        _mm512_and_si512(_mm512_slli_epi16(c, 7), _mm512_set1_epi16(static_cast<short>(0xBFFF)));
     return {mul({_mm512_cvtph_ps(_mm512_castsi512_si256(h))}, s.f),
             mul({_mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1))}, s.f)};
   }
@@ -275,6 +275,13 @@ DM_INLINE __m256 sums(const __m256* low, const __m256* high) {
 #endif
 
 #if DEEPMINT_ISA_LEVEL >= 2
+// Eight floats rounded to BF16, to nearest even.
+DM_INLINE __m256i rounded(__m256i s) {
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(s, 16), _mm256_set1_epi32(1));
+  s = _mm256_add_epi32(s, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+  return _mm256_and_si256(s, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u)));
+}
+
 // Rounds and stores kRows x kOutputs sums, row by row, eight at a time: sums_of(i) are those from
 // the i-th on.
 template <int kRows, int kOutputs, class Sums>
@@ -285,11 +292,7 @@ DM_INLINE void store_sums(Sums&& sums_of, float* y, int64_t stride, bool to_bf16
 #pragma GCC unroll 4
   for (int i = 0; i < kPadded; i += 8) {
     __m256i s = _mm256_castps_si256(sums_of(i));
-    if (to_bf16) {
-      const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(s, 16), _mm256_set1_epi32(1));
-      s = _mm256_add_epi32(s, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
-      s = _mm256_and_si256(s, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u)));
-    }
+    if (to_bf16) s = rounded(s);
     float* row = y + i / kOutputs * stride;
     if constexpr (kWhole) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(row), s);
@@ -672,16 +675,31 @@ void direct_halves(const V41Args& a) {
 }
 #endif
 
+#if DEEPMINT_ISA_LEVEL == 1 || DEEPMINT_ISA_LEVEL == 2
+// Over whole rows, tiles of few outputs would fetch f32 activations (20 KB of each row at k = 5120)
+// from the second-level cache at half the speed of the products. So k goes in blocks whose
+// activations stay in the first level, all rows of a tile over 32 outputs, whose lanes wait in
+// memory between blocks. avx2: three or four rows, for whose sums it has registers, and one output.
+// avx512: five to eight rows, so that weights expand once for all of them, and two outputs.
 #if DEEPMINT_ISA_LEVEL == 1
-// Three rows and more. A register tile has room for four sums, and tiles over whole rows would
-// fetch f32 operands (20 KB of each row at k = 5120) from the second-level cache at half the speed
-// of the products. So k goes in blocks whose activations stay in the first level, four rows over 32
-// outputs, one after the other, whose lanes wait in memory between blocks.
-constexpr int64_t kMostSteps = 32, kBlockOutputs = 32;
+constexpr int kTileOutputs = 1;
+constexpr int64_t kMostSteps = 32;
+DM_INLINE Operand in_registers(Operand x) { return x; }
+#else
+constexpr int kTileOutputs = 2;
+constexpr int64_t kMostSteps = 24;
+// An activation that meets two outputs: as an operand in memory of both products it would be
+// fetched twice, and the cache delivers one register a cycle.
+DM_INLINE Operand in_registers(Operand x) {
+  __asm__("" : "+v"(x.a.v), "+v"(x.b.v));
+  return x;
+}
+#endif
+constexpr int64_t kBlockOutputs = 32;
 
-template <class Format, int kRows>
+template <class Format, int kRows, int kOutputs>
 DM_INLINE void block_tile(const V41Args& a, int64_t output, int64_t first, int64_t last,
-                          const uint8_t* ahead, F16* lanes) {
+                          const uint8_t* ahead, F16 (*lanes)[kRows]) {
   const uint8_t* codes = a.codes + static_cast<size_t>(output) * a.code_stride;
   const uint8_t* scales = nullptr;
   if constexpr (Format::kStepBytes == 32)
@@ -689,29 +707,77 @@ DM_INLINE void block_tile(const V41Args& a, int64_t output, int64_t first, int64
   if constexpr (Format::kStepBytes == 16)
     scales = a.scales + static_cast<size_t>(output) * a.scale_stride;
   const uint8_t* x[kRows];
-  F16 acc[kRows];
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) x[r] = a.x[r], acc[r] = lanes[r];
+  F16 acc[kRows][kOutputs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    x[r] = a.x[r];
+#pragma GCC unroll 2
+    for (int o = 0; o < kOutputs; ++o) acc[r][o] = lanes[o][r];
+  }
   for (int64_t step = first; step < last; ++step) {
     const size_t at = static_cast<size_t>(step) * Format::kStepBytes;
     if (at % 64 == 0)
-      __builtin_prefetch(ahead + (at - static_cast<size_t>(first) * Format::kStepBytes), 0, 2);
+#pragma GCC unroll 2
+      for (int o = 0; o < kOutputs; ++o)
+        __builtin_prefetch(ahead + static_cast<size_t>(o) * a.code_stride +
+                               (at - static_cast<size_t>(first) * Format::kStepBytes),
+                           0, 2);
+    Operand w[kOutputs];
     typename Format::Scale scale{};
-    if constexpr (Format::kStepBytes < 64) scale = Format::scale(a, scales[step]);
-    const Operand w = Format::load_weights(a, codes + at, scale);
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r)
-      acc[r] = dot(acc[r], w, load_operand(x[r] + static_cast<size_t>(step) * kOperandStep));
+#pragma GCC unroll 2
+    for (int o = 0; o < kOutputs; ++o) {
+      if constexpr (!Format::kSharedScale)
+        scale = Format::scale(
+            a, scales[static_cast<size_t>(o) * a.scale_stride + static_cast<size_t>(step)]);
+      else if constexpr (Format::kStepBytes < 64)
+        scale = Format::scale(a, scales[step]);
+      w[o] = Format::load_weights(a, codes + static_cast<size_t>(o) * a.code_stride + at, scale);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Operand row =
+          in_registers(load_operand(x[r] + static_cast<size_t>(step) * kOperandStep));
+#pragma GCC unroll 2
+      for (int o = 0; o < kOutputs; ++o) acc[r][o] = dot(acc[r][o], w[o], row);
+    }
   }
   if constexpr (Format::kStepBytes == 64)
     if (const int64_t rest = a.k % kV41Step; rest != 0 && last == a.k / kV41Step) {
       const auto steps = static_cast<size_t>(last);
-      const Operand w = load_tail(a, codes + steps * Format::kStepBytes, rest);
-      for (int r = 0; r < kRows; ++r)
-        acc[r] = dot(acc[r], w, load_operand(x[r] + steps * kOperandStep));
+#pragma GCC unroll 2
+      for (int o = 0; o < kOutputs; ++o) {
+        const Operand w = load_tail(
+            a, codes + static_cast<size_t>(o) * a.code_stride + steps * Format::kStepBytes, rest);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r)
+          acc[r][o] = dot(acc[r][o], w, load_operand(x[r] + steps * kOperandStep));
+      }
     }
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) lanes[r] = acc[r];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (int o = 0; o < kOutputs; ++o) lanes[o][r] = acc[r][o];
+}
+
+// The sums of one output: lanes meet, round, are stored.
+template <int kRows>
+DM_INLINE void finish_output(const F16 (&lanes)[kRows], float* y, int64_t stride, bool to_bf16) {
+#if DEEPMINT_ISA_LEVEL == 2
+  F16 all[8];
+#pragma GCC unroll 8
+  for (int r = 0; r < 8; ++r) all[r] = r < kRows ? lanes[r] : zero();
+  __m256i s = _mm256_castps_si256(sums(all));
+  if (to_bf16) s = rounded(s);
+  alignas(32) float out[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(out), s);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) y[r * stride] = out[r];
+#else
+  for (int r = 0; r < kRows; ++r) {
+    const float s = sum(lanes[r]);
+    y[r * stride] = to_bf16 ? float_of(rounded_bits(s)) : s;
+  }
+#endif
 }
 
 template <class Format, int kRows>
@@ -727,29 +793,33 @@ void block_rows(const V41Args& a) {
     int64_t step = 0;
     do {
       const int64_t last = step + block < steps ? step + block : steps;
-      for (int64_t output = begin; output < end; ++output) {
-        // The next block of this output, or the first one of another.
-        const uint8_t* ahead = a.codes + static_cast<size_t>(output) * a.code_stride +
-                               static_cast<size_t>(last) * Format::kStepBytes;
+      // The next block of an output, or the first one of another.
+      const auto next_block = [&](int64_t output) __attribute__((always_inline)) {
         if (last == steps) {
           const int64_t to = output + kBlockOutputs;
-          if (to < a.end)
-            ahead = a.codes + static_cast<size_t>(to) * a.code_stride;
-          else if (a.next != nullptr)
-            ahead = a.next + static_cast<size_t>(output - begin) * a.code_stride;
+          if (to < a.end) return a.codes + static_cast<size_t>(to) * a.code_stride;
+          if (a.next != nullptr)
+            return a.next + static_cast<size_t>(output - begin) * a.code_stride;
         }
-        block_tile<Format, kRows>(a, output, step, last, ahead, lanes[output - begin]);
-      }
+        return a.codes + static_cast<size_t>(output) * a.code_stride +
+               static_cast<size_t>(last) * Format::kStepBytes;
+      };
+      int64_t output = begin;
+      for (; output + kTileOutputs <= end; output += kTileOutputs)
+        block_tile<Format, kRows, kTileOutputs>(a, output, step, last, next_block(output),
+                                                lanes + (output - begin));
+      for (; output < end; ++output)
+        block_tile<Format, kRows, 1>(a, output, step, last, next_block(output),
+                                     lanes + (output - begin));
       step = last;
     } while (step < steps);
     for (int64_t o = 0; o < end - begin; ++o)
-      for (int r = 0; r < kRows; ++r) {
-        const float s = sum(lanes[o][r]);
-        a.y[r * a.y_stride + begin + o] = a.to_bf16 ? float_of(rounded_bits(s)) : s;
-      }
+      finish_output(lanes[o], a.y + begin + o, a.y_stride, a.to_bf16);
   }
 }
+#endif
 
+#if DEEPMINT_ISA_LEVEL == 1
 template <class Format>
 void direct_blocks(const V41Args& a) {
   V41Args part = a;
@@ -772,10 +842,64 @@ void direct_blocks(const V41Args& a) {
     }
   }
 }
+#elif DEEPMINT_ISA_LEVEL == 2
+template <class Format>
+void few_rows(const V41Args& a) {
+  switch (a.m) {
+    case 1:
+      return direct_rows<Format, 1, kMaxOutputs>(a);
+    case 2:
+      return direct_rows<Format, 2, kMaxOutputs>(a);
+    case 3:
+      return direct_rows<Format, 3, kMaxOutputs>(a);
+    case 4:
+      return direct_rows<Format, 4, kMaxOutputs>(a);
+    case 5:
+      return block_rows<Format, 5>(a);
+    case 6:
+      return block_rows<Format, 6>(a);
+    case 7:
+      return block_rows<Format, 7>(a);
+    default:
+      return block_rows<Format, 8>(a);
+  }
+}
+
+// Some rows after the others, all over the same outputs, which the first bring into the
+// second-level cache. BF16 is widened in no time, so four rows x four outputs are best, and fetch
+// little enough for whole rows; codes expand for up to eight rows at once.
+template <class Format>
+void rows_after_rows(const V41Args& a) {
+  V41Args part = a;
+  for (int64_t row = 0; row < a.m; row += part.m) {
+    const int64_t left = a.m - row, passes = (left + 7) / 8;
+    if constexpr (Format::kStepBytes == 64)
+      part.m = left >= 8 ? 4 : left;
+    else
+      part.m = (left + passes - 1) / passes;
+    part.x = a.x + row;
+    part.y = a.y + row * a.y_stride;
+    few_rows<Format>(part);
+  }
+}
 #endif
 
 template <class Format>
 void direct(const V41Args& a) {
+#if DEEPMINT_ISA_LEVEL == 2
+  constexpr int kOnePass = Format::kStepBytes == 64 ? 7 : 8;
+  if (a.m <= kOnePass) return few_rows<Format>(a);
+  V41Args part = a;
+  for (int64_t first = a.begin; first < a.end; first += 32) {
+    part.begin = first;
+    part.end = first + 32 < a.end ? first + 32 : a.end;
+    // Units of the other formats are no longer than 32 outputs.
+    if constexpr (Format::kStepBytes == 64)
+      part.next =
+          part.end < a.end ? a.codes + static_cast<size_t>(part.end) * a.code_stride : a.next;
+    rows_after_rows<Format>(part);
+  }
+#else
   constexpr int kFew = kMaxOutputs < 4 ? kMaxOutputs : 4;
   // One row: eight sums meet in the time of four.
   constexpr int kOne = DEEPMINT_ISA_LEVEL >= 4 && Format::kStepBytes != 64 ? 8 : kFew;
@@ -786,7 +910,7 @@ void direct(const V41Args& a) {
     case 2:
       return direct_rows<Format, 2, kFew>(a);
 #endif
-#if DEEPMINT_ISA_LEVEL >= 2
+#if DEEPMINT_ISA_LEVEL >= 4
     case 3:
       return direct_rows<Format, 3, kFew>(a);
     case 4:
@@ -809,9 +933,26 @@ void direct(const V41Args& a) {
     if (a.m == 8) return direct_rows<Format, 8, 2>(a);
   }
 #endif
+#endif
 }
 
 // ---- Many rows: weights expand once into a panel
+
+#if DEEPMINT_ISA_LEVEL == 2
+// As BF16, which a code times its scale fits: half of what f32 would take of the cache.
+constexpr size_t kWeightBytes = 2;
+DM_INLINE void store_weights(uint8_t* p, Operand w) {
+  alignas(64) static constexpr uint16_t kHighHalves[32] = {
+      1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+      33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+  _mm512_store_si512(
+      p, _mm512_permutex2var_epi16(_mm512_castps_si512(w.a.v), _mm512_load_si512(kHighHalves),
+                                   _mm512_castps_si512(w.b.v)));
+}
+#else
+constexpr size_t kWeightBytes = kOperandBytes;
+DM_INLINE void store_weights(uint8_t* p, Operand w) { store_operand(p, w); }
+#endif
 
 template <class Format>
 void expand(const V41Args& a, uint8_t* panel, size_t panel_stride) {
@@ -827,12 +968,12 @@ void expand(const V41Args& a, uint8_t* panel, size_t panel_stride) {
       if constexpr (Format::kStepBytes != 64) scale = Format::scale(a, scales[step]);
       const uint8_t* p = codes + static_cast<size_t>(step) * Format::kStepBytes;
       __builtin_prefetch(p + 2048, 0, 3);
-      store_operand(panel + static_cast<size_t>(step) * kOperandStep,
+      store_weights(panel + static_cast<size_t>(step) * kV41Step * kWeightBytes,
                     Format::load_weights(a, p, scale));
     }
     if constexpr (Format::kStepBytes == 64)
       if (a.k % kV41Step != 0)
-        store_operand(panel + static_cast<size_t>(steps) * kOperandStep,
+        store_weights(panel + static_cast<size_t>(steps) * kV41Step * kWeightBytes,
                       load_tail(a, codes + static_cast<size_t>(steps) * 64, a.k % kV41Step));
   }
 }
@@ -909,6 +1050,18 @@ void panel(const V41PanelArgs& a) {
   if (a.m - row == 3) return panel_rows<3>(a, row);
   if (a.m - row == 2) return panel_rows<2>(a, row);
   if (a.m - row == 1) panel_rows<1>(a, row);
+}
+#elif DEEPMINT_ISA_LEVEL == 2
+void panel(const V41PanelArgs& a) {
+  rows_after_rows<Bf16>({.codes = a.panel,
+                         .code_stride = a.panel_stride,
+                         .k = a.steps * kV41Step,
+                         .end = a.outputs,
+                         .x = a.x,
+                         .m = a.m,
+                         .y = a.y,
+                         .y_stride = a.y_stride,
+                         .to_bf16 = a.to_bf16});
 }
 #else
 template <int kRows, int kOutputs, bool kFetch>
@@ -1006,6 +1159,7 @@ const V41Kernels kV41Linear = {
     kMaxOutputs,
 #endif
     kOperandBytes,
+    kWeightBytes,
     DEEPMINT_ISA_LEVEL >= 4 ? V41Order::kInterleaved : V41Order::kNatural,
     {direct<Bf16>, direct<Fp8>, direct<Fp4>},
 #if DEEPMINT_ISA_LEVEL >= 4
