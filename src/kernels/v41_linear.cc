@@ -80,23 +80,40 @@ size_t operand_row_bytes(int64_t k, size_t operand_bytes) {
   return (lines | 1) * kCacheLine;
 }
 
-// Half of a 1 MB second-level cache for expanded weights; fewer outputs while memory is what
-// limits, so that the next ones arrive during the products of these.
-constexpr size_t kPanelBytes = size_t{384} << 10, kSmallPanelBytes = size_t{128} << 10;
+// Half of a 1 MB second-level cache for expanded weights, more where that would be few outputs,
+// past which all activations stream; fewer while memory is what limits, so that the next ones
+// arrive during the products of these.
+constexpr size_t kPanelBytes = size_t{384} << 10, kMostPanelBytes = size_t{640} << 10,
+                 kSmallPanelBytes = size_t{128} << 10;
+constexpr size_t kFewestOutputs = 18;
 constexpr int64_t kFewRows = 32;
+// Activations as f32 that pass all panels before the next rows do, so that they come from the last
+// cache: those of 512 rows, 16 MB at k = 8192, do not stay there.
+constexpr size_t kRowsBytes = size_t{8} << 20;
 constexpr size_t kFirstBytes = 8192;  // kAheadBytes of the kernels
 constexpr int64_t kDirectUnit = 32;   // outputs handed out at a time; a multiple of 32
 
 int64_t panel_outputs(const V41Kernels& kernel, const V41Weights& w, int64_t m) {
-  const size_t budget = m <= kFewRows ? kSmallPanelBytes : kPanelBytes;
-  const auto fit = static_cast<int64_t>(budget / operand_row_bytes(w.k, kernel.weight_bytes));
+  const size_t row = operand_row_bytes(w.k, kernel.weight_bytes),
+               budget = m <= kFewRows
+                            ? kSmallPanelBytes
+                            : std::clamp(kFewestOutputs * row, kPanelBytes, kMostPanelBytes);
+  const auto fit = static_cast<int64_t>(budget / row);
   return std::max<int64_t>(fit / kernel.panel_outputs, 1) * kernel.panel_outputs;
 }
 
-// Outputs that a thread takes at a time. Few outputs are cut so that all threads have about as
-// much.
-int64_t unit_outputs(const V41Kernels& kernel, const V41Product& p, int threads) {
-  const auto m = static_cast<int64_t>(p.x.size());
+// Rows that go over the weights together.
+int64_t rows_at_once(const V41Kernels& kernel, const V41Product& p) {
+  const size_t m = p.x.size();
+  if (kernel.operand_bytes < sizeof(float)) return static_cast<int64_t>(m);
+  const size_t bytes = m * operand_row_bytes(p.w.k, kernel.operand_bytes),
+               parts = std::max<size_t>((bytes + kRowsBytes - 1) / kRowsBytes, 1);
+  return static_cast<int64_t>((m + 8 * parts - 1) / (8 * parts) * 8);
+}
+
+// Outputs that a thread takes at a time, for m rows. Few outputs are cut so that all threads have
+// about as much.
+int64_t unit_outputs(const V41Kernels& kernel, const V41Product& p, int64_t m, int threads) {
   if (m <= kernel.direct_rows[static_cast<size_t>(p.w.format)]) return kDirectUnit;
   const int64_t panel = panel_outputs(kernel, p.w, m);
   if (m <= kFewRows) return 4 * panel;
@@ -143,6 +160,31 @@ Place place_of(const V41Weights& w, int64_t output) {
       break;
   }
   return {codes, codes};
+}
+
+// What a thread takes at a time: rows_at_once() rows and unit_outputs() outputs, all units of some
+// rows before those of the next.
+struct Units {
+  int64_t rows = 0, outputs = 0;
+  size_t across = 0, count = 0;  // units of the same rows, units in all
+};
+Units units_of(const V41Kernels& kernel, const V41Product& p, int threads) {
+  Units u;
+  if (p.x.empty()) return u;
+  u.rows = rows_at_once(kernel, p);
+  const auto m = static_cast<int64_t>(p.x.size());
+  u.outputs = unit_outputs(kernel, p, std::min(m, u.rows), threads);
+  u.across = static_cast<size_t>((p.w.n + u.outputs - 1) / u.outputs);
+  u.count = u.across * static_cast<size_t>((m + u.rows - 1) / u.rows);
+  return u;
+}
+
+V41Product rows_of(const V41Product& p, int64_t row, int64_t rows) {
+  V41Product part = p;
+  const auto first = static_cast<size_t>(row);
+  part.x = p.x.subspan(first, std::min(static_cast<size_t>(rows), p.x.size() - first));
+  part.y = p.y + row * p.stride;
+  return part;
 }
 
 // Outputs [begin, end) of a product on this thread.
@@ -309,7 +351,7 @@ void V41Rows::set(V41Format format, V41Round round, const float* x, int64_t m, i
 
 void V41Workspace::reserve(int64_t max_k, int64_t max_products, ThreadPool& pool) {
   // The widest of all instruction sets, so that a change of them needs nothing more.
-  const size_t need = std::max(kPanelBytes, 6 * operand_row_bytes(max_k, sizeof(float)));
+  const size_t need = std::max(kMostPanelBytes, 6 * operand_row_bytes(max_k, sizeof(float)));
   if (panels_.size() < static_cast<size_t>(pool.size()))
     panels_.resize(static_cast<size_t>(pool.size()));
   for (auto& panel : panels_)
@@ -351,15 +393,10 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
     max_k = std::max(max_k, p.w.k);
   }
   workspace.reserve(max_k, static_cast<int64_t>(products.size()), pool);
-  const auto unit_of = [&](size_t i) { return unit_outputs(kernel, products[i], pool.size()); };
+  const auto units = [&](size_t i) { return units_of(kernel, products[i], pool.size()); };
   std::vector<size_t>& first = workspace.first_unit_;
   first.assign(1, 0);
-  for (size_t i = 0; i < products.size(); ++i) {
-    const int64_t unit = unit_of(i);
-    first.push_back(
-        first.back() +
-        (products[i].x.empty() ? 0 : static_cast<size_t>((products[i].w.n + unit - 1) / unit)));
-  }
+  for (size_t i = 0; i < products.size(); ++i) first.push_back(first.back() + units(i).count);
   const auto threads = static_cast<size_t>(pool.size());
   workspace.make_shares(products, threads, beside);
   const auto product_of = [&](size_t unit) {
@@ -368,7 +405,8 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
   };
   const auto place = [&](size_t unit) {
     const size_t i = product_of(unit);
-    return place_of(products[i].w, static_cast<int64_t>(unit - first[i]) * unit_of(i));
+    const Units u = units(i);
+    return place_of(products[i].w, static_cast<int64_t>((unit - first[i]) % u.across) * u.outputs);
   };
   // What a kernel's own fetching does not reach: the first bytes of a thread's share.
   const auto fetch_first = [&](size_t own) {
@@ -402,9 +440,12 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
     for (size_t k = 0; k < threads; ++k) {
       V41Workspace::Share& share = workspace.shares_[(own + k) % threads];
       take(share, [&](size_t at) {
-        const size_t i = product_of(at);
-        const int64_t unit = unit_of(i), output = static_cast<int64_t>(at - first[i]) * unit;
-        run(kernel, products[i], output, std::min(products[i].w.n, output + unit), panel,
+        const size_t i = product_of(at), unit = at - first[i];
+        const Units u = units(i);
+        const auto row = static_cast<int64_t>(unit / u.across) * u.rows,
+                   output = static_cast<int64_t>(unit % u.across) * u.outputs;
+        run(kernel, rows_of(products[i], row, u.rows), output,
+            std::min(products[i].w.n, output + u.outputs), panel,
             at + 1 < share.end ? place(at + 1) : Place{});
       });
     }
@@ -415,13 +456,9 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
 void v41_linear_here(const V41Product& p) {
   DEEPMINT_CHECK(p.w.format == V41Format::kBf16);
   const V41Kernels& kernel = kernels();
-  const auto most = static_cast<size_t>(kernel.direct_rows[0]);
-  for (size_t row = 0; row < p.x.size(); row += most) {
-    V41Product part = p;
-    part.x = p.x.subspan(row, std::min(most, p.x.size() - row));
-    part.y = p.y + static_cast<int64_t>(row) * p.stride;
-    run(kernel, part, 0, p.w.n, nullptr, {});
-  }
+  const int64_t most = kernel.direct_rows[0];
+  for (int64_t row = 0; row < static_cast<int64_t>(p.x.size()); row += most)
+    run(kernel, rows_of(p, row, most), 0, p.w.n, nullptr, {});
 }
 
 void v41_swiglu(const float* gate, const float* up, int64_t n, float limit, float weight,

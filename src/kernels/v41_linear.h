@@ -98,7 +98,7 @@ struct V41Beside {
   void* what = nullptr;
 };
 
-// Scratch of each thread; grows on first use of a shape (at most about 0.5 MB per thread).
+// Scratch of each thread; grows on first use of a shape (at most about 0.7 MB per thread).
 class V41Workspace {
  public:
   void reserve(int64_t max_k, int64_t max_products, ThreadPool& pool);

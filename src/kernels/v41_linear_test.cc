@@ -310,6 +310,27 @@ TEST_F(V41LinearTest, RowCountPositionAndPoisonChangeNothing) {
   }
 }
 
+// Rows whose f32 operands pass 8 MB go over the weights in parts.
+TEST_F(V41LinearTest, PartsOfTheRowsChangeNothing) {
+  constexpr int64_t kRows = 65, kColumns = 32768;
+  for (const V41Format format : kFormats) {
+    const Case c = make_case(format, 5, kColumns, rng_);
+    const auto x = make_rows(kRows, c.k, rng_);
+    for (const Isa isa : available_isas()) {
+      set_active_isa(isa);
+      const auto y = run(c, x, 1, true);
+      ASSERT_TRUE(same_bits(y, run(c, x, 3, true))) << name(format) << " on " << to_string(isa);
+      for (const int64_t row : {0, 7, 8, 39, 40, 47, 48, 63, 64}) {
+        const auto k = static_cast<size_t>(c.k), n = static_cast<size_t>(c.n),
+                   at = static_cast<size_t>(row);
+        const std::vector<float> alone(&x[at * k], &x[at * k] + k);
+        ASSERT_TRUE(same_bits(run(c, alone, 1, true), std::span(y).subspan(at * n, n)))
+            << name(format) << " on " << to_string(isa) << ", row " << row;
+      }
+    }
+  }
+}
+
 // T2: permuted rows give permuted results; several products at once give what each gives alone.
 TEST_F(V41LinearTest, PermutationThreadsAndGroupingChangeNothing) {
   for (const Isa isa : available_isas()) {
