@@ -161,46 +161,43 @@ Layers of official widths (three of them, 48 experts): `chrt -f 1 v41_phases FOL
 
 | rows | MB a step | memory, ms | arithmetic, ms | binds | step, ms | of what binds | memory binds below |
 |---|---|---|---|---|---|---|---|
-| 1 | 1039 | 28.1 | 14.9 | memory | 30.4 | 93 % | 70 GB/s |
-| 2 | 1244 | 33.8 | 24.1 | memory | 37.8 | 89 % | 52 GB/s |
-| 4 | 1480 | 39.8 | 35.7 | memory | 48.3 | 83 % | 42 GB/s |
-| 8 | 1736 | 46.8 | 67.7 | arithmetic | 81.3 | 83 % | 26 GB/s |
-| 16 | 1986 | 53.6 | 124.4 | arithmetic | 145.5 | 85 % | 16 GB/s |
-| 1, at 65 GB/s | 1039 | 16.1 | 14.9 | memory | 24.4 | 66 % | |
-| 2, at 67 GB/s | 1244 | 18.7 | 24.2 | arithmetic | 33.5 | 72 % | |
-| 4, at 64 GB/s | 1480 | 23.1 | 35.7 | arithmetic | 46.0 | 78 % | |
-| 8, at 67 GB/s | 1736 | 26.1 | 67.8 | arithmetic | 83.1 | 82 % | |
-| 16, at 66 GB/s | 1986 | 30.1 | 124.4 | arithmetic | 147.9 | 84 % | |
+| 1 | 1039 | 27.5 | 15.0 | memory | 29.4 | 93 % | 69 GB/s |
+| 2 | 1266 | 34.0 | 24.6 | memory | 37.3 | 91 % | 51 GB/s |
+| 4 | 1512 | 41.5 | 36.1 | memory | 50.1 | 83 % | 42 GB/s |
+| 8 | 1725 | 47.3 | 64.0 | arithmetic | 79.4 | 81 % | 27 GB/s |
+| 16, at 47 GB/s | 1978 | 41.9 | 124.6 | arithmetic | 140.5 | 89 % | 16 GB/s |
+| 4, at 66 GB/s | 1512 | 23.1 | 36.1 | arithmetic | 48.0 | 75 % | |
+| 8, at 64 GB/s | 1725 | 26.8 | 64.1 | arithmetic | 78.6 | 81 % | |
+| 16, at 66 GB/s | 1978 | 29.9 | 123.9 | arithmetic | 142.2 | 87 % | |
 
-The memory of this machine changes within minutes; the last five lines are another run. The last column is where both roofs are as high, on two cores; half of it is what one core keeps up with. Memory of 200 GB/s takes 6 such cores at one row, 8 at two, 10 at four, 16 at eight; memory of 460 GB/s takes 14, 18, 23 and 36.
-A third run, memory at 34 GB/s: 86, 89 and 83 % of memory at one, two and four rows, 74 and 78 % of arithmetic at eight and sixteen.
-
-These tables were made before FP8 took seven and eight rows in two passes (`v41_linear_bench --formats FP8 --rows 8`: 12 to 19 % faster at the shapes of the shared expert and of wo_b), which helps the lines of eight rows.
+The memory of this machine changes within minutes; the last three lines are another run. The last column is where both roofs are as high, on two cores; half of it is what one core keeps up with. Memory of 200 GB/s takes 6 such cores at one row, 8 at two, 10 at four, 15 at eight; memory of 460 GB/s takes 14, 18, 22 and 34.
+Three more runs, memory at 36 to 37 GB/s: 90, 92 and 93 % of memory at one row, 86, 89 and 91 % at two. At 65 GB/s the state before reached 66 % of memory at one row and 72 % of arithmetic at two.
 
 GB/s of weights from the second-level caches of both cores, by rows of the step (experts: by the rows that an expert gets, on average):
 
 | | 1 | 2 | 4 | 8 | 16 |
 |---|---|---|---|---|---|
-| FP8 | 82 | 54 | 44 | 19 | 11 |
-| BF16 | 155 | 133 | 106 | 51 | 26 |
-| FP4 | 49 (1.0) | 45 (1.2) | 39 (1.7) | 32 (2.6) | 21 (4.3) |
+| FP8 | 81 | 53 | 44 | 22 | 11 |
+| BF16 | 153 | 132 | 105 | 51 | 25 |
+| FP4 | 49 (1.0) | 46 (1.2) | 40 (1.7) | 31 (2.7) | 21 (4.3) |
 
 FP4 from the cache is slower than the memory of this machine in its fast minutes (60 GB/s) at every number of rows, and than its slow minutes (37) from about two rows of an expert on: then arithmetic binds the experts, and no
 prefetching can change it.
 
-The `bench` preset (all 40 layers, narrow; `chrt -f 1 v41_phases FOLDER --decode 1024 --rows 1,2,4,8,16 --steps 10`), where fixed costs of a layer weigh more:
+The `bench` preset (all 40 layers, narrow; `chrt -f 1 v41_phases FOLDER --decode 1024 --rows 1,2,4,8,16 --steps 14`, one and two rows seven times with `--rows 1,2 --steps 16`), where fixed costs of a layer weigh more:
 
-| rows | MB a step | memory at 37 GB/s, ms | arithmetic, ms | binds | step, ms | of what binds |
-|---|---|---|---|---|---|---|
-| 1 | 754 | 20.2 | 12.9 | memory | 25.5 | 79 % |
-| 1, memory at 60 GB/s | 754 | 12.5 | 12.9 | arithmetic | 27.0 | 48 % |
-| 2 | 877 | 23.9 | 21.5 | memory | 34.5 | 69 % |
-| 4 | 1072 | 29.4 | 34.1 | arithmetic | 53.4 | 64 % |
-| 8 | 1270 | 35.2 | 67.0 | arithmetic | 97.2 | 69 % |
-| 16 | 1508 | 40.4 | 117.7 | arithmetic | 171.0 | 69 % |
+| rows | memory at | MB a step | memory, ms | arithmetic, ms | binds | step, ms | of what binds | each product at what binds it |
+|---|---|---|---|---|---|---|---|---|
+| 1 | 35–36 GB/s | 754 | 21.2 | 12.9 | memory | 26.6 | 79 % (76 to 80 in five runs; 81 at 36.5) | 84 % |
+| 1 | 63–66 GB/s | 754 | 11.7 | 12.9 | arithmetic | 24.8 | 52 % | 59 % |
+| 2 | 35–36 GB/s | 889 | 25.3 | 21.6 | memory | 35.3 | 72 % (68 to 77) | 80 % |
+| 2 | 63–66 GB/s | 889 | 13.7 | 21.4 | arithmetic | 33.1 to 34.4 | 62 to 65 % | 66 % |
+| 4 | 34.5 GB/s | 1055 | 30.9 | 32.8 | arithmetic | 48.2 | 68 % | 76 % |
+| 8 | 34 GB/s | 1224 | 37.3 | 60.8 | arithmetic | 84.4 to 90.9 | 67 to 72 % | |
+| 16 | 36 GB/s | 1509 | 42.2 | 117.8 | arithmetic | 159.1 | 74 % | |
 
-Kind of product by kind of product, each at what binds it, the first line is 85 % of its roofs. What is missing: attention, which is a third of all multiply-adds of
-this preset (a tenth at official widths) and runs at a third of the BF16 peak at one row, while it fetches the weights that come next, and at half of it at more; and the work of one thread and the beginnings of 12 pieces of work in each layer.
+The last column adds up, kind of product by kind of product, the longer of its two times. What is missing to it: attention, which is a third of all multiply-adds of this preset (a tenth at official widths) and runs at half of the
+BF16 peak at one row and at two thirds at more, while it fetches the weights that come next; and the work of one thread, 1.5 ms of a step, and the beginnings of 12 pieces of work in each layer.
 
 """
 
