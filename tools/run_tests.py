@@ -102,7 +102,8 @@ class Runner:
             full = f"{name}: {case['classname']}.{case['name']}"
             if case.get("failures"):
                 failed += 1
-                self.fail(full, case["failures"][0]["failure"])
+                seed = re.search(r"DEEPMINT_TEST_SEED=\d+", log.read_text(errors="replace"))
+                self.fail(full, case["failures"][0]["failure"] + (f"\n{seed[0]}" if seed else ""))
             elif case.get("result") == "SKIPPED":
                 skipped += 1
                 reason = case.get("skipped", [{}])[0].get("message", "").strip().splitlines()

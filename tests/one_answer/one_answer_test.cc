@@ -164,14 +164,17 @@ TEST(OneAnswer, ARecordedCaseIsDoneAgain) {
   for (const bool dense : {false, true}) {
     Harness harness(dense ? tiny_dense() : tiny_v41(), testing::test_seed());
     int engines = 0;
-    for (int i = 0; i < 6; ++i)
+    for (int i = 0; i < 6; ++i) {
+      int64_t tokens = 0;  // an engine may have saved its request before the first
       for (const Harness::Recorded& r : harness.record(harness.case_at(i))) {
         const auto done = replay_schedule(r.lines, r.loaded);
         ASSERT_TRUE(done.has_value()) << done.error().str() << "\n"
                                       << harness.case_at(i).describe();
-        EXPECT_GT(done->tokens, 0);
+        tokens += done->tokens;
         ++engines;
       }
+      EXPECT_GT(tokens, 0) << harness.case_at(i).describe();
+    }
     EXPECT_GE(engines, 6);
   }
 }
