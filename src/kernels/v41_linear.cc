@@ -162,23 +162,6 @@ Place place_of(const V41Weights& w, int64_t output) {
   return {codes, codes};
 }
 
-// What a thread takes at a time: rows_at_once() rows and unit_outputs() outputs, all units of some
-// rows before those of the next.
-struct Units {
-  int64_t rows = 0, outputs = 0;
-  size_t across = 0, count = 0;  // units of the same rows, units in all
-};
-Units units_of(const V41Kernels& kernel, const V41Product& p, int threads) {
-  Units u;
-  if (p.x.empty()) return u;
-  u.rows = rows_at_once(kernel, p);
-  const auto m = static_cast<int64_t>(p.x.size());
-  u.outputs = unit_outputs(kernel, p, std::min(m, u.rows), threads);
-  u.across = static_cast<size_t>((p.w.n + u.outputs - 1) / u.outputs);
-  u.count = u.across * static_cast<size_t>((m + u.rows - 1) / u.rows);
-  return u;
-}
-
 V41Product rows_of(const V41Product& p, int64_t row, int64_t rows) {
   V41Product part = p;
   const auto first = static_cast<size_t>(row);
@@ -349,6 +332,18 @@ void V41Rows::set(V41Format format, V41Round round, const float* x, int64_t m, i
   pool.run(static_cast<size_t>(m), convert);
 }
 
+V41Workspace::Units V41Workspace::units_of(const V41Product& p, int threads) {
+  Units u;
+  if (p.x.empty()) return u;
+  const V41Kernels& kernel = kernels();
+  u.rows = rows_at_once(kernel, p);
+  const auto m = static_cast<int64_t>(p.x.size());
+  u.outputs = unit_outputs(kernel, p, std::min(m, u.rows), threads);
+  u.across = static_cast<size_t>((p.w.n + u.outputs - 1) / u.outputs);
+  u.count = u.across * static_cast<size_t>((m + u.rows - 1) / u.rows);
+  return u;
+}
+
 void V41Workspace::reserve(int64_t max_k, int64_t max_products, ThreadPool& pool) {
   // The widest of all instruction sets, so that a change of them needs nothing more.
   const size_t need = std::max(kMostPanelBytes, 6 * operand_row_bytes(max_k, sizeof(float)));
@@ -356,6 +351,7 @@ void V41Workspace::reserve(int64_t max_k, int64_t max_products, ThreadPool& pool
     panels_.resize(static_cast<size_t>(pool.size()));
   for (auto& panel : panels_)
     if (panel.size() < need) panel = AlignedBuffer<std::byte>::uninitialized(need);
+  units_.reserve(static_cast<size_t>(max_products));
   first_unit_.reserve(static_cast<size_t>(max_products) + 1);
   if (shares_.size() < static_cast<size_t>(pool.size()))
     shares_ = std::vector<Share>(static_cast<size_t>(pool.size()));
@@ -393,10 +389,13 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
     max_k = std::max(max_k, p.w.k);
   }
   workspace.reserve(max_k, static_cast<int64_t>(products.size()), pool);
-  const auto units = [&](size_t i) { return units_of(kernel, products[i], pool.size()); };
   std::vector<size_t>& first = workspace.first_unit_;
   first.assign(1, 0);
-  for (size_t i = 0; i < products.size(); ++i) first.push_back(first.back() + units(i).count);
+  workspace.units_.clear();
+  for (const V41Product& p : products) {
+    workspace.units_.push_back(V41Workspace::units_of(p, pool.size()));
+    first.push_back(first.back() + workspace.units_.back().count);
+  }
   const auto threads = static_cast<size_t>(pool.size());
   workspace.make_shares(products, threads, beside);
   const auto product_of = [&](size_t unit) {
@@ -405,7 +404,7 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
   };
   const auto place = [&](size_t unit) {
     const size_t i = product_of(unit);
-    const Units u = units(i);
+    const V41Workspace::Units& u = workspace.units_[i];
     return place_of(products[i].w, static_cast<int64_t>((unit - first[i]) % u.across) * u.outputs);
   };
   // What a kernel's own fetching does not reach: the first bytes of a thread's share.
@@ -441,7 +440,7 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
       V41Workspace::Share& share = workspace.shares_[(own + k) % threads];
       take(share, [&](size_t at) {
         const size_t i = product_of(at), unit = at - first[i];
-        const Units u = units(i);
+        const V41Workspace::Units& u = workspace.units_[i];
         const auto row = static_cast<int64_t>(unit / u.across) * u.rows,
                    output = static_cast<int64_t>(unit % u.across) * u.outputs;
         run(kernel, rows_of(products[i], row, u.rows), output,

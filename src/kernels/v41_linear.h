@@ -110,9 +110,17 @@ class V41Workspace {
     std::atomic<size_t> next{0};
     size_t end = 0;
   };
+  // What a thread takes at a time of a product: so many rows and outputs, all units of some rows
+  // before those of the next.
+  struct Units {
+    int64_t rows = 0, outputs = 0;
+    size_t across = 0, count = 0;  // units of the same rows, units in all
+  };
+  static Units units_of(const V41Product& product, int threads);
   std::vector<AlignedBuffer<std::byte>> panels_;
-  std::vector<size_t> first_unit_;
-  std::vector<Share> shares_;  // of each thread
+  std::vector<Units> units_;        // of each product
+  std::vector<size_t> first_unit_;  // of each product, and their sum
+  std::vector<Share> shares_;       // of each thread
   Share beside_;
 };
 
