@@ -7,6 +7,7 @@
 // clang-format off: the other builds on simd16.inl
 #include "kernels/simd16.inl"
 #include "kernels/v41_operand.inl"
+#include "kernels/v41_linear_weights.inl"
 // clang-format on
 
 #if DEEPMINT_ISA_LEVEL != 3
@@ -22,311 +23,6 @@ constexpr int kMaxOutputs = 2, kDirectRows = 8, kPassRows = 32;
 #else
 constexpr int kMaxRows = 2, kMaxOutputs = 1, kDirectRows = 1, kPassRows = kDirectRows;
 #endif
-
-#if DEEPMINT_ISA_LEVEL >= 4
-DM_INLINE Operand load_operand(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-DM_INLINE F16 dot(F16 acc, Operand w, Operand x) {
-  return {
-      _mm512_dpbf16_ps(acc.v, reinterpret_cast<__m512bh>(w.v), reinterpret_cast<__m512bh>(x.v))};
-}
-#else
-DM_INLINE Operand load_operand(const uint8_t* p) {
-  return {load(reinterpret_cast<const float*>(p)), load(reinterpret_cast<const float*>(p) + 16)};
-}
-DM_INLINE F16 dot(F16 acc, Operand w, Operand x) { return fma(w.b, x.b, fma(w.a, x.a, acc)); }
-#endif
-
-// ---- Weights of each format, 32 at a time
-
-struct Bf16 {
-  static constexpr size_t kStepBytes = 64;
-  static constexpr bool kSharedScale = true;
-  struct Scale {};
-  DM_INLINE Scale scale(const V41Args&, uint8_t) { return {}; }
-  DM_INLINE Operand load_weights(const V41Args&, const uint8_t* p, Scale) {
-#if DEEPMINT_ISA_LEVEL >= 4
-    return load_operand(p);
-#elif DEEPMINT_ISA_LEVEL >= 2
-    const __m512i w = _mm512_loadu_si512(p);
-    const __m512i a = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(w)),
-                  b = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(w, 1));
-    return {{_mm512_castsi512_ps(_mm512_slli_epi32(a, 16))},
-            {_mm512_castsi512_ps(_mm512_slli_epi32(b, 16))}};
-#elif DEEPMINT_ISA_LEVEL == 1
-    __m256 q[4];
-    for (int i = 0; i < 4; ++i)
-      q[i] = _mm256_castsi256_ps(_mm256_slli_epi32(
-          _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + i)), 16));
-    return {{q[0], q[1]}, {q[2], q[3]}};
-#else
-    __m128 q[8];
-    for (int i = 0; i < 4; ++i) {
-      const __m128i w = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + i);
-      q[2 * i] = _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), w));
-      q[2 * i + 1] = _mm_castsi128_ps(_mm_unpackhi_epi16(_mm_setzero_si128(), w));
-    }
-    return {{{q[0], q[1], q[2], q[3]}}, {{q[4], q[5], q[6], q[7]}}};
-#endif
-  }
-};
-
-struct Fp8 {
-  static constexpr size_t kStepBytes = 32;
-  static constexpr bool kSharedScale = true;  // by 32 outputs, so by every register tile
-#if DEEPMINT_ISA_LEVEL >= 4
-  // 64 codes at a time: two look-ups of the seven bits give both bytes of a BF16. Interleaving them
-  // leaves k 0-7, 16-23, 32-39 and 48-55 in the first step and the others in the second.
-  struct Pair {
-    Operand first, second;
-  };
-  struct Table {
-    __m512i high[2], low[2];
-  };
-  DM_INLINE Table table(const V41Args& a) {
-    const uint8_t* bytes = a.tables->e4m3_bf16_bytes;
-    return {{_mm512_loadu_si512(bytes), _mm512_loadu_si512(bytes + 64)},
-            {_mm512_loadu_si512(bytes + 128), _mm512_loadu_si512(bytes + 192)}};
-  }
-  // Two scales as additions to the exponent: of the first 32 codes and of the others.
-  DM_INLINE __m512i exponents(uint8_t b0, uint8_t b1) {
-    const auto shifted = [](uint8_t b) __attribute__((always_inline)) {
-      return static_cast<short>((static_cast<int>(b) - 127) << 7);
-    };
-    return _mm512_mask_set1_epi16(_mm512_set1_epi16(shifted(b0)), 0xFFFF0000u, shifted(b1));
-  }
-  DM_INLINE Operand scaled(__m512i v, __m512i exponents) {
-    const __mmask32 nonzero = _mm512_test_epi16_mask(v, _mm512_set1_epi16(0x7FFF));
-    return {_mm512_mask_add_epi16(v, nonzero, v, exponents)};
-  }
-  DM_INLINE Pair load_pair(const Table& t, __m512i codes) {
-    const __m512i low = _mm512_permutex2var_epi8(t.low[0], codes, t.low[1]);
-    const __m512i high = _mm512_ternarylogic_epi64(
-        _mm512_permutex2var_epi8(t.high[0], codes, t.high[1]), codes,
-        _mm512_set1_epi8(static_cast<char>(0x80)), 0xF8);  // high | (codes & sign)
-    return {{_mm512_unpacklo_epi8(low, high)}, {_mm512_unpackhi_epi8(low, high)}};
-  }
-  DM_INLINE Pair load_pair(const Table& t, __m512i codes, __m512i exponents) {
-    const Pair w = load_pair(t, codes);
-    return {scaled(w.first.v, exponents), scaled(w.second.v, exponents)};
-  }
-  // An activation times the scale of its weights. Zeros, subnormal numbers (which the BF16 dot
-  // takes as zero), infinities and NaNs stay what they are. `outside` collects the values whose
-  // exponent does not fit BF16.
-  DM_INLINE __m512i scaled_activations(__m512i x, __m512i exponents, __mmask32& outside) {
-    const __m512i field = _mm512_set1_epi16(0x7F80), unit = _mm512_set1_epi16(0x80);
-    // Exponents from 1 to 254 are those that are below 254 after 1 is taken away.
-    const __m512i before = _mm512_sub_epi16(_mm512_and_si512(x, field), unit),
-                  after = _mm512_add_epi16(before, exponents),
-                  limit = _mm512_set1_epi16(static_cast<short>(254 << 7));
-    const __mmask32 normal = _mm512_cmplt_epu16_mask(before, limit);
-    outside |= _mm512_mask_cmpge_epu16_mask(normal, after, limit);
-    return _mm512_mask_add_epi16(x, normal, x, exponents);
-  }
-#elif DEEPMINT_ISA_LEVEL >= 1
-  struct Scale {
-    F16 f;
-  };
-  DM_INLINE Scale scale(const V41Args& a, uint8_t b) { return {set1(a.tables->e8m0_half[b])}; }
-  // Read as f16 (sign, 0eeee, mmm0000000), a code is 2^-8 of its value, subnormal ones too.
-#if DEEPMINT_ISA_LEVEL >= 2
-  DM_INLINE Operand load_weights(const V41Args&, const uint8_t* p, const Scale& s) {
-    const __m512i c = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-    const __m512i h =
-        _mm512_and_si512(_mm512_slli_epi16(c, 7), _mm512_set1_epi16(static_cast<short>(0xBFFF)));
-    return {mul({_mm512_cvtph_ps(_mm512_castsi512_si256(h))}, s.f),
-            mul({_mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1))}, s.f)};
-  }
-#else
-  DM_INLINE F16 half(const uint8_t* p) {
-    const __m256i c = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    const __m256i h = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(c, 8), 1),
-                                       _mm256_set1_epi16(static_cast<short>(0xBFFF)));
-    return {_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
-            _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
-  }
-  DM_INLINE Operand load_weights(const V41Args&, const uint8_t* p, const Scale& s) {
-    return {mul(half(p), s.f), mul(half(p + 16), s.f)};
-  }
-#endif
-#else
-  struct Scale {
-    float f;
-  };
-  DM_INLINE Scale scale(const V41Args& a, uint8_t b) { return {a.tables->e8m0[b]}; }
-  DM_INLINE Operand load_weights(const V41Args& a, const uint8_t* p, const Scale& s) {
-    alignas(64) float v[32];
-    for (int i = 0; i < 32; ++i) v[i] = a.tables->e4m3[p[i]] * s.f;
-    return {load(v), load(v + 16)};
-  }
-#endif
-};
-
-// Even k of a step come first, then the odd ones, because that is how nibbles come apart.
-struct Fp4 {
-  static constexpr size_t kStepBytes = 16;
-  static constexpr bool kSharedScale = false;
-#if DEEPMINT_ISA_LEVEL >= 4
-  struct Scale {
-    const uint16_t* table;  // the 16 weights that this scale allows
-  };
-  DM_INLINE Scale scale(const V41Args& a, uint8_t b) { return {a.tables->fp4_bf16[b]}; }
-  struct Halves {
-    __m256i even, odd;
-  };
-  DM_INLINE Halves load_halves(const uint8_t* p, Scale s) {
-    const __m256i c = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    const __m256i table = _mm256_load_si256(reinterpret_cast<const __m256i*>(s.table));
-    return {_mm256_permutexvar_epi16(c, table),
-            _mm256_permutexvar_epi16(_mm256_srli_epi16(c, 4), table)};
-  }
-  DM_INLINE Operand load_weights(const V41Args&, const uint8_t* p, Scale s) {
-    const Halves w = load_halves(p, s);
-    return {_mm512_inserti64x4(_mm512_castsi256_si512(w.even), w.odd, 1)};
-  }
-#else
-  struct Scale {
-    float f;
-  };
-  DM_INLINE Scale scale(const V41Args& a, uint8_t b) { return {a.tables->e8m0[b]}; }
-#if DEEPMINT_ISA_LEVEL >= 2
-  DM_INLINE Operand load_weights(const V41Args& a, const uint8_t* p, Scale s) {
-    const __m512i c = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    const __m512 table = _mm512_loadu_ps(a.tables->e2m1);
-    const F16 f = set1(s.f);
-    return {mul({_mm512_permutexvar_ps(c, table)}, f),
-            mul({_mm512_permutexvar_ps(_mm512_srli_epi32(c, 4), table)}, f)};
-  }
-#elif DEEPMINT_ISA_LEVEL == 1
-  // vpermps looks at three bits; the fourth is the sign.
-  DM_INLINE __m256 values(__m256i c, __m256 table) {
-    const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(c, 28),
-                                          _mm256_set1_epi32(static_cast<int>(0x80000000u)));
-    return _mm256_xor_ps(_mm256_permutevar8x32_ps(table, c), _mm256_castsi256_ps(sign));
-  }
-  DM_INLINE Operand load_weights(const V41Args& a, const uint8_t* p, Scale s) {
-    const __m256 table = _mm256_loadu_ps(a.tables->e2m1);
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    const __m256i c0 = _mm256_cvtepu8_epi32(bytes),
-                  c1 = _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8));
-    const F16 f = set1(s.f);
-    return {
-        mul({values(c0, table), values(c1, table)}, f),
-        mul({values(_mm256_srli_epi32(c0, 4), table), values(_mm256_srli_epi32(c1, 4), table)}, f)};
-  }
-#else
-  DM_INLINE Operand load_weights(const V41Args& a, const uint8_t* p, Scale s) {
-    alignas(64) float v[32];
-    for (int i = 0; i < 16; ++i) {
-      v[i] = a.tables->e2m1[p[i] & 15] * s.f;
-      v[16 + i] = a.tables->e2m1[p[i] >> 4] * s.f;
-    }
-    return {load(v), load(v + 16)};
-  }
-#endif
-#endif
-};
-
-// The last k % 32 weights of a BF16 row, followed by zeros.
-DM_INLINE Operand load_tail(const V41Args& a, const uint8_t* p, int64_t count) {
-  alignas(64) uint8_t words[64] = {};
-  for (int64_t i = 0; i < 2 * count; ++i) words[i] = p[i];
-  return Bf16::load_weights(a, words, {});
-}
-
-// ---- Sums of the lanes, rounding, storing
-
-#if DEEPMINT_ISA_LEVEL >= 2
-// Four sums at once: lanes i and i + 8 meet, then i and i + 4; each quarter keeps one of them.
-DM_INLINE __m512 quarters(__m512 a, __m512 b, __m512 c, __m512 d) {
-  const __m512 ab =
-      _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
-  const __m512 cd =
-      _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xEE));
-  return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
-}
-// The sums of eight registers, in their order; the same tree as sum().
-DM_INLINE __m256 sums(const F16* a) {
-  const __m512 p = quarters(a[0].v, a[1].v, a[2].v, a[3].v),
-               q = quarters(a[4].v, a[5].v, a[6].v, a[7].v);
-  const __m512 t = _mm512_add_ps(_mm512_shuffle_ps(p, q, 0x44), _mm512_shuffle_ps(p, q, 0xEE));
-  const __m512 s = _mm512_add_ps(t, _mm512_permute_ps(t, 0xB1));
-  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 4, 8, 12, 2, 6, 10, 14);
-  return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, s));
-}
-#endif
-
-#if DEEPMINT_ISA_LEVEL >= 4
-// The same from the halves of eight registers: lanes 0-7 and 8-15.
-DM_INLINE __m256 sums(const __m256* low, const __m256* high) {
-  __m256 half[8], pair[4];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) half[i] = _mm256_add_ps(low[i], high[i]);
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i)
-    pair[i] = _mm256_add_ps(_mm256_permute2f128_ps(half[2 * i], half[2 * i + 1], 0x20),
-                            _mm256_permute2f128_ps(half[2 * i], half[2 * i + 1], 0x31));
-  const __m256 p = _mm256_add_ps(_mm256_shuffle_ps(pair[0], pair[2], 0x44),
-                                 _mm256_shuffle_ps(pair[0], pair[2], 0xEE)),
-               q = _mm256_add_ps(_mm256_shuffle_ps(pair[1], pair[3], 0x44),
-                                 _mm256_shuffle_ps(pair[1], pair[3], 0xEE));
-  const __m256 s = _mm256_add_ps(_mm256_shuffle_ps(p, q, 0x88), _mm256_shuffle_ps(p, q, 0xDD));
-  return _mm256_permutevar8x32_ps(s, _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7));
-}
-#endif
-
-#if DEEPMINT_ISA_LEVEL >= 2
-// Eight floats rounded to BF16, to nearest even.
-DM_INLINE __m256i rounded(__m256i s) {
-  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(s, 16), _mm256_set1_epi32(1));
-  s = _mm256_add_epi32(s, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
-  return _mm256_and_si256(s, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u)));
-}
-
-// Rounds and stores kRows x kOutputs sums, row by row, eight at a time: sums_of(i) are those from
-// the i-th on.
-template <int kRows, int kOutputs, class Sums>
-DM_INLINE void store_sums(Sums&& sums_of, float* y, int64_t stride, bool to_bf16) {
-  constexpr int kSums = kRows * kOutputs, kPadded = (kSums + 7) / 8 * 8;
-  constexpr bool kWhole = kOutputs == 8, kHalves = kOutputs == 4 && kRows % 2 == 0;
-  alignas(64) float out[kPadded];
-#pragma GCC unroll 4
-  for (int i = 0; i < kPadded; i += 8) {
-    __m256i s = _mm256_castps_si256(sums_of(i));
-    if (to_bf16) s = rounded(s);
-    float* row = y + i / kOutputs * stride;
-    if constexpr (kWhole) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(row), s);
-    } else if constexpr (kHalves) {
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(row), _mm256_castsi256_si128(s));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(row + stride), _mm256_extracti128_si256(s, 1));
-    } else {
-      _mm256_store_si256(reinterpret_cast<__m256i*>(out + i), s);
-    }
-  }
-  if constexpr (!kWhole && !kHalves)
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r)
-      for (int o = 0; o < kOutputs; ++o) y[r * stride + o] = out[r * kOutputs + o];
-}
-#endif
-
-template <int kRows, int kOutputs>
-DM_INLINE void finish(const F16 (&acc)[kRows][kOutputs], float* y, int64_t stride, bool to_bf16) {
-#if DEEPMINT_ISA_LEVEL >= 2
-  constexpr int kSums = kRows * kOutputs, kPadded = (kSums + 7) / 8 * 8;
-  F16 all[kPadded];
-#pragma GCC unroll 32
-  for (int i = 0; i < kPadded; ++i) all[i] = i < kSums ? acc[i / kOutputs][i % kOutputs] : zero();
-  store_sums<kRows, kOutputs>([&](int i) __attribute__((always_inline)) { return sums(all + i); },
-                              y, stride, to_bf16);
-#else
-  for (int r = 0; r < kRows; ++r)
-    for (int o = 0; o < kOutputs; ++o) {
-      const float s = sum(acc[r][o]);
-      y[r * stride + o] = to_bf16 ? float_of(rounded_bits(s)) : s;
-    }
-#endif
-}
 
 // ---- Few rows: weights expand in registers
 
@@ -345,16 +41,13 @@ DM_INLINE const uint8_t* ahead_of(const V41Args& a, int64_t output) {
   const int64_t to = output + tiles * kOutputs;
   const bool beyond = to >= a.end;
   if (beyond && a.next == nullptr) return a.codes + static_cast<size_t>(output) * a.code_stride;
-  const auto at = static_cast<size_t>(beyond ? to - a.end : to);
+  const int64_t at = beyond ? to - a.end : to;
   if constexpr (Format::kStepBytes != 64) {
-    constexpr bool kOfEach = Format::kStepBytes == 16;
-    const uint8_t* p =
-        (beyond ? a.next_scales : a.scales) + (kOfEach ? at : at / 32) * a.scale_stride;
-    const size_t bytes = kOfEach ? a.scale_stride * kOutputs : a.scale_stride;
+    const uint8_t* p = scales_of<Format>(beyond ? a.next_scales : a.scales, a, at);
+    const size_t bytes = Format::kSharedScale ? a.scale_stride : a.scale_stride * kOutputs;
     for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(p + line, 0, 2);
   }
-  if (beyond) return a.next + at * a.code_stride;
-  return a.codes + static_cast<size_t>(to) * a.code_stride;
+  return (beyond ? a.next : a.codes) + static_cast<size_t>(at) * a.code_stride;
 }
 
 template <class Format, int kRows, int kOutputs>
@@ -365,11 +58,7 @@ void direct_tile(const V41Args& a, int64_t output) {
 #pragma GCC unroll 8
     for (int o = 0; o < kOutputs; ++o) acc[r][o] = zero();
   const uint8_t* codes = a.codes + static_cast<size_t>(output) * a.code_stride;
-  const uint8_t* scales = nullptr;
-  if constexpr (Format::kStepBytes == 32)
-    scales = a.scales + static_cast<size_t>(output / 32) * a.scale_stride;
-  if constexpr (Format::kStepBytes == 16)
-    scales = a.scales + static_cast<size_t>(output) * a.scale_stride;
+  const uint8_t* scales = scales_of<Format>(a.scales, a, output);
   const uint8_t* x[kRows];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) x[r] = a.x[r];
@@ -701,11 +390,7 @@ template <class Format, int kRows, int kOutputs>
 DM_INLINE void block_tile(const V41Args& a, int64_t output, int64_t first, int64_t last,
                           const uint8_t* ahead, F16 (*lanes)[kRows]) {
   const uint8_t* codes = a.codes + static_cast<size_t>(output) * a.code_stride;
-  const uint8_t* scales = nullptr;
-  if constexpr (Format::kStepBytes == 32)
-    scales = a.scales + static_cast<size_t>(output / 32) * a.scale_stride;
-  if constexpr (Format::kStepBytes == 16)
-    scales = a.scales + static_cast<size_t>(output) * a.scale_stride;
+  const uint8_t* scales = scales_of<Format>(a.scales, a, output);
   const uint8_t* x[kRows];
   F16 acc[kRows][kOutputs];
 #pragma GCC unroll 8
@@ -959,10 +644,7 @@ void expand(const V41Args& a, uint8_t* panel, size_t panel_stride) {
   const int64_t steps = a.k / kV41Step;
   for (int64_t output = a.begin; output < a.end; ++output, panel += panel_stride) {
     const uint8_t* codes = a.codes + static_cast<size_t>(output) * a.code_stride;
-    const uint8_t* scales = a.scales;
-    if constexpr (Format::kStepBytes == 32)
-      scales += static_cast<size_t>(output / 32) * a.scale_stride;
-    if constexpr (Format::kStepBytes == 16) scales += static_cast<size_t>(output) * a.scale_stride;
+    const uint8_t* scales = scales_of<Format>(a.scales, a, output);
     for (int64_t step = 0; step < steps; ++step) {
       typename Format::Scale scale{};
       if constexpr (Format::kStepBytes != 64) scale = Format::scale(a, scales[step]);
