@@ -11,6 +11,7 @@
 
 #include "core/aligned.h"
 #include "core/cpu_isa.h"
+#include "support/isa_test.h"
 
 namespace deepmint::kernels {
 namespace {
@@ -91,16 +92,9 @@ void expect_same(const std::vector<float>& a, const std::vector<float>& b,
         << what << ": first difference at " << i << ": " << a[i] << " and " << b[i];
 }
 
-class Attention : public testing::TestWithParam<Isa> {
- protected:
-  void SetUp() override { set_active_isa(GetParam()); }
-  void TearDown() override { set_active_isa(detected_isa()); }
-};
-INSTANTIATE_TEST_SUITE_P(Isas, Attention, testing::ValuesIn(available_isas()), [](const auto& i) {
-  std::string name(to_string(i.param));
-  std::erase(name, '-');
-  return name;
-});
+class Attention : public deepmint::testing::IsaTest {};
+INSTANTIATE_TEST_SUITE_P(Isas, Attention, ::testing::ValuesIn(available_isas()),
+                         deepmint::testing::isa_name);
 
 TEST_P(Attention, MatchesReference) {
   for (const Shape shape : kShapes) {

@@ -13,23 +13,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 
 #include "kernels/scalar_math.h"
 
 namespace deepmint::kernels {
-
-// Where random inputs begin: printed once, given by DEEPMINT_TEST_SEED to see a failure again.
-inline uint32_t test_seed() {
-  static const uint32_t value = [] {
-    const char* given = std::getenv("DEEPMINT_TEST_SEED");
-    const uint32_t s = given != nullptr ? static_cast<uint32_t>(std::atoi(given)) : 20261129u;
-    std::printf("seed %u (DEEPMINT_TEST_SEED)\n", s);
-    return s;
-  }();
-  return value;
-}
 
 inline constexpr double kUnit = 0x1p-53;       // of double: an operation errs by that share at most
 inline constexpr double kFloatUnit = 0x1p-24;  // of float

@@ -10,6 +10,7 @@
 
 #include "core/cpu_isa.h"
 #include "kernels/scalar_math.h"
+#include "support/isa_test.h"
 
 namespace deepmint::kernels {
 namespace {
@@ -37,18 +38,13 @@ double ulp(double at) {
   return static_cast<double>(std::nextafter(f, kInf)) - f;
 }
 
-class Rowwise : public testing::TestWithParam<Isa> {
+class Rowwise : public deepmint::testing::IsaTest {
  protected:
-  void SetUp() override { set_active_isa(GetParam()); }
-  void TearDown() override { set_active_isa(detected_isa()); }
   // FMA or not, a row's error stays within this many units in the last place per rounding chain.
   std::mt19937 rng_{20261129};
 };
-INSTANTIATE_TEST_SUITE_P(Isas, Rowwise, testing::ValuesIn(available_isas()), [](const auto& i) {
-  std::string name(to_string(i.param));
-  std::erase(name, '-');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Isas, Rowwise, ::testing::ValuesIn(available_isas()),
+                         deepmint::testing::isa_name);
 
 TEST_P(Rowwise, RmsNormMatchesReferenceAtEveryLengthAndOffset) {
   for (const int64_t n : kLengths)

@@ -13,6 +13,8 @@
 #include "core/aligned.h"
 #include "core/cpu_isa.h"
 #include "kernels/rounding_testing.h"
+#include "support/isa_test.h"
+#include "support/test_seed.h"
 
 namespace deepmint::kernels {
 namespace {
@@ -40,7 +42,11 @@ struct Query {
   std::mt19937 rng;
 
   Query(int64_t h, int64_t d, int64_t count, double spread, bool first_leads, uint32_t salt)
-      : heads(h), dim(d), n(count), lanes(v41_lanes(h)), rng(test_seed() * 977u + salt) {
+      : heads(h),
+        dim(d),
+        n(count),
+        lanes(v41_lanes(h)),
+        rng(deepmint::testing::test_seed() * 977u + salt) {
     const auto size = [](int64_t a) { return static_cast<size_t>(a); };
     scale = static_cast<float>(1 / std::sqrt(static_cast<double>(dim)));
     std::normal_distribution<double> normal;
@@ -163,13 +169,8 @@ void Query::choose_values() {
   }
 }
 
-class V41AttentionTest : public testing::TestWithParam<Isa> {
+class V41AttentionTest : public deepmint::testing::IsaTest {
  protected:
-  void SetUp() override {
-    before_ = active_isa();
-    set_active_isa(GetParam());
-  }
-  void TearDown() override { set_active_isa(before_); }
   bool pairs() const { return GetParam() == Isa::kAvx512Bf16; }
 
   // Products a(i) b(i) in the order of the kernels.
@@ -234,16 +235,9 @@ class V41AttentionTest : public testing::TestWithParam<Isa> {
   }
 
   mutable int64_t decided_ = 0, all_ = 0;
-
- private:
-  Isa before_ = Isa::kX86_64;
 };
-INSTANTIATE_TEST_SUITE_P(Isas, V41AttentionTest, testing::ValuesIn(available_isas()),
-                         [](const auto& p) {
-                           std::string name(to_string(p.param));
-                           std::erase(name, '-');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Isas, V41AttentionTest, ::testing::ValuesIn(available_isas()),
+                         deepmint::testing::isa_name);
 
 TEST_P(V41AttentionTest, EveryStepRoundsWhereItSays) {
   uint32_t salt = 0;
@@ -252,7 +246,7 @@ TEST_P(V41AttentionTest, EveryStepRoundsWhereItSays) {
     for (const auto& [heads, dim] :
          {std::pair<int64_t, int64_t>{3, 96}, {8, 64}, {17, 32}, {33, 64}, {16, 512}}) {
       for (const bool first_leads : {false, true}) {
-        SCOPED_TRACE(testing::Message()
+        SCOPED_TRACE(::testing::Message()
                      << heads << " heads of " << dim << ", first leads: " << first_leads);
         Query q(heads, dim, n, n % 2 == 0 ? 3 : 1, first_leads, ++salt);
         V41QueryMemory memory = q.memory();
@@ -286,12 +280,12 @@ TEST_P(V41AttentionTest, EveryStepRoundsWhereItSays) {
 // Rows of a list of which some are unpacked already, and parts of rows outside of it, unpacked
 // beside the scores: the same words and the same scores as when all was unpacked before.
 TEST_P(V41AttentionTest, UnpackedBesideTheScoresAsBefore) {
-  std::mt19937 rng(test_seed() + 5);
+  std::mt19937 rng(deepmint::testing::test_seed() + 5);
   const auto below = [&](uint32_t n) { return static_cast<int64_t>(rng() % n); };
   for (const auto& [heads, dim] :
        {std::pair<int64_t, int64_t>{3, 96}, {16, 32}, {33, 64}, {16, 512}, {48, 128}})
     for (const int64_t n : {1, 4, 11, 12, 24, 29, 60, 173}) {
-      SCOPED_TRACE(testing::Message() << heads << " heads of " << dim << ", " << n << " rows");
+      SCOPED_TRACE(::testing::Message() << heads << " heads of " << dim << ", " << n << " rows");
       const int64_t lanes = v41_lanes(heads), others = below(40), all = n + others;
       const auto size = [](int64_t a) { return static_cast<size_t>(a); };
       const int64_t bytes = dim + dim / 16, stride = dim + 32;

@@ -11,6 +11,8 @@
 #include "core/aligned.h"
 #include "core/cpu_isa.h"
 #include "kernels/rounding_testing.h"
+#include "support/isa_test.h"
+#include "support/test_seed.h"
 
 namespace deepmint::kernels {
 namespace {
@@ -24,23 +26,9 @@ double element(const Row& row, int64_t dim, int64_t i) {
   return (code < 8 ? 1 : -1) * kMagnitudes[code & 7] * scale;
 }
 
-class V41IndexTest : public testing::TestWithParam<Isa> {
- protected:
-  void SetUp() override {
-    before_ = active_isa();
-    set_active_isa(GetParam());
-  }
-  void TearDown() override { set_active_isa(before_); }
-
- private:
-  Isa before_ = Isa::kX86_64;
-};
-INSTANTIATE_TEST_SUITE_P(Isas, V41IndexTest, testing::ValuesIn(available_isas()),
-                         [](const auto& p) {
-                           std::string name(to_string(p.param));
-                           std::erase(name, '-');
-                           return name;
-                         });
+class V41IndexTest : public deepmint::testing::IsaTest {};
+INSTANTIATE_TEST_SUITE_P(Isas, V41IndexTest, ::testing::ValuesIn(available_isas()),
+                         deepmint::testing::isa_name);
 
 // Random heads and sixteen keys for each group, packed and as the kernels take them.
 struct Scan {
@@ -123,13 +111,13 @@ struct Scan {
 
 TEST_P(V41IndexTest, ScoresRoundWhereTheySay) {
   const V41IndexTable& index = v41_index();
-  std::mt19937 rng(test_seed());
+  std::mt19937 rng(deepmint::testing::test_seed());
   for (const int64_t dim : {32, 64, 128, 160})
     for (const int64_t heads : {1, 2, 3, 5, 8, 16, 31, 32})
       for (const int64_t groups : {1, 2, 3})
         for (const bool cancels : {false, true}) {
-          SCOPED_TRACE(testing::Message() << heads << " heads of " << dim << ", " << 16 * groups
-                                          << " keys, cancelling: " << cancels);
+          SCOPED_TRACE(::testing::Message() << heads << " heads of " << dim << ", " << 16 * groups
+                                            << " keys, cancelling: " << cancels);
           const Scan scan(dim, heads, groups, cancels, rng);
           std::vector<float> got(scan.keys.size(), NAN);
           index.scores(scan.tile.data(), scan.scales.data(), groups, scan.packed.data(),

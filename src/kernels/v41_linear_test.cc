@@ -16,6 +16,7 @@
 #include "core/cpu_isa.h"
 #include "kernels/rounding_testing.h"
 #include "kernels/scalar_math.h"
+#include "support/test_seed.h"
 
 namespace deepmint::kernels {
 namespace {
@@ -94,10 +95,10 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
-class V41LinearTest : public testing::Test {
+class V41LinearTest : public ::testing::Test {
  protected:
   ~V41LinearTest() override { set_active_isa(before_); }
-  std::mt19937_64 rng_{test_seed()};
+  std::mt19937_64 rng_{deepmint::testing::test_seed()};
 
  private:
   Isa before_ = active_isa();

@@ -14,6 +14,7 @@
 
 #include "core/cpu_isa.h"
 #include "sampling/reference_sampler.h"
+#include "support/isa_test.h"
 #include "support/test_seed.h"
 
 namespace deepmint::sampling {
@@ -23,17 +24,9 @@ constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-class RowKernelsTest : public ::testing::TestWithParam<Isa> {
- protected:
-  void SetUp() override { set_active_isa(GetParam()); }
-  void TearDown() override { set_active_isa(detected_isa()); }
-};
+class RowKernelsTest : public deepmint::testing::IsaTest {};
 INSTANTIATE_TEST_SUITE_P(Isas, RowKernelsTest, ::testing::ValuesIn(available_isas()),
-                         [](const auto& p) {
-                           std::string name(to_string(p.param));
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         deepmint::testing::isa_name);
 
 // All remainders around vector, group and tile sizes, and some long rows.
 std::vector<size_t> lengths() {
@@ -63,7 +56,7 @@ double ulps(double found, long double exact) {
 
 // The worst of 30 million arguments: exp 1.047, ln 0.836 units in the last place.
 TEST_P(RowKernelsTest, ExpAndLnAreExactToAUnitInTheLastPlace) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   std::uniform_real_distribution<double> unit(0, 1);
   double worst_exp = 0, worst_ln = 0;
   for (int i = 0; i < 300'000; ++i) {
@@ -86,7 +79,7 @@ TEST_P(RowKernelsTest, ExpAndLnAreExactToAUnitInTheLastPlace) {
 }
 
 TEST_P(RowKernelsTest, ScanFindsMaximaAndBadValues) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   for (const size_t n : lengths()) {
     for (const size_t offset : {0u, 1u, 7u}) {
       std::vector<float> padded = random_row(rng, n + offset, 3);
@@ -117,7 +110,7 @@ TEST_P(RowKernelsTest, ScanFindsMaximaAndBadValues) {
 }
 
 TEST_P(RowKernelsTest, DivideAndMask) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   for (const size_t n : lengths()) {
     const std::vector<float> x = random_row(rng, n, 3);
     std::vector<float> out(n + 1, 5.0f);
@@ -135,7 +128,7 @@ TEST_P(RowKernelsTest, DivideAndMask) {
 }
 
 TEST_P(RowKernelsTest, ExpSumIsTheCanonicalTree) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   for (const size_t n : lengths()) {
     const std::vector<float> x = random_row(rng, n, 30);
     const float max = row_kernels().scan(x.data(), n, nullptr).max;
@@ -153,7 +146,7 @@ TEST_P(RowKernelsTest, ExpSumIsTheCanonicalTree) {
 }
 
 TEST_P(RowKernelsTest, CollectTakesExactlyTheEntriesAbove) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   for (const size_t n : lengths()) {
     const std::vector<float> x = random_row(rng, n, 2);
     std::vector<float> columns(columns_of(n));
@@ -183,7 +176,7 @@ TEST_P(RowKernelsTest, CollectTakesExactlyTheEntriesAbove) {
 }
 
 TEST_P(RowKernelsTest, MassIsExactInAnyOrder) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   for (const size_t n : lengths()) {
     const std::vector<float> x = random_row(rng, n, 6);
     const float max = row_kernels().scan(x.data(), n, nullptr).max;
@@ -215,7 +208,7 @@ TEST_P(RowKernelsTest, MassIsExactInAnyOrder) {
 }
 
 TEST_P(RowKernelsTest, NoiseWordsFollowPhilox) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   for (int i = 0; i < 1000; ++i) {
     const NoiseKey key{{static_cast<uint32_t>(rng()), static_cast<uint32_t>(rng())},
                        static_cast<uint32_t>(rng()),
@@ -228,7 +221,7 @@ TEST_P(RowKernelsTest, NoiseWordsFollowPhilox) {
 }
 
 TEST_P(RowKernelsTest, NoiseBoundHoldsAndIsClose) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   const auto check = [](uint32_t word) {
     const double noise = row_kernels().gumbel(word), bound = row_kernels().gumbel_bound(word);
     ASSERT_LE(noise, bound) << word;
@@ -256,7 +249,7 @@ GumbelBest brute_force(const std::vector<float>& x, const NoiseKey& key) {
 }
 
 TEST_P(RowKernelsTest, PrunedGumbelMaxEqualsBruteForce) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   for (int round = 0; round < 3; ++round) {
     for (const size_t n : lengths()) {
       if (n > 5000 && round > 0) continue;
@@ -296,7 +289,7 @@ TEST_P(RowKernelsTest, PrunedGumbelMaxEqualsBruteForce) {
 
 // Not only close: the same bits as the baseline.
 TEST_P(RowKernelsTest, SameBitsAsTheBaseline) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   const RowKernels& k = row_kernels();
   set_active_isa(Isa::kX86_64);
   const RowKernels& base = row_kernels();

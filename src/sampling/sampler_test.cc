@@ -15,6 +15,7 @@
 #include "sampling/reference_sampler.h"
 #include "sampling/select.h"
 #include "support/counting_new.h"
+#include "support/isa_test.h"
 #include "support/test_seed.h"
 
 namespace deepmint::sampling {
@@ -94,20 +95,12 @@ std::vector<std::pair<float, TokenId>> best_of(const std::vector<float>& logprob
   return all;
 }
 
-class SamplerTest : public ::testing::TestWithParam<Isa> {
- protected:
-  void SetUp() override { set_active_isa(GetParam()); }
-  void TearDown() override { set_active_isa(detected_isa()); }
-};
+class SamplerTest : public deepmint::testing::IsaTest {};
 INSTANTIATE_TEST_SUITE_P(Isas, SamplerTest, ::testing::ValuesIn(available_isas()),
-                         [](const auto& p) {
-                           std::string name(to_string(p.param));
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         deepmint::testing::isa_name);
 
 TEST_P(SamplerTest, EqualsTheReferenceOnRandomCases) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   int refused = 0, filtered = 0;
   for (int round = 0; round < 800; ++round) {
     const RandomCase c = random_case(rng);
@@ -148,7 +141,7 @@ TEST_P(SamplerTest, EqualsTheReferenceOnRandomCases) {
 
 // A large nucleus takes the other path through top-p and through the draw.
 TEST_P(SamplerTest, LargeNucleusEqualsTheReference) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   std::normal_distribution<float> normal(0, 1);
   std::vector<float> logits(20'000);
   struct Shape {
@@ -207,7 +200,7 @@ TEST_P(SamplerTest, EqualLogprobsOfDifferentLogitsGoById) {
 
 // One sampler for all rows, one sampler per row, any order: the same tokens.
 TEST_P(SamplerTest, SlotShuffle) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   std::vector<RandomCase> cases;
   for (int i = 0; i < 64; ++i) {
     cases.push_back(random_case(rng));
@@ -243,7 +236,7 @@ TEST_P(SamplerTest, SlotShuffle) {
 }
 
 TEST_P(SamplerTest, AllocatesNothing) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   std::vector<RandomCase> cases;
   while (cases.size() < 100) {
     RandomCase c = random_case(rng);
@@ -254,11 +247,11 @@ TEST_P(SamplerTest, AllocatesNothing) {
   }
   for (const RandomCase& c : cases) {
     Sampler sampler(static_cast<int64_t>(c.logits.size()));
-    const uint64_t before = testing::allocations();
+    const uint64_t before = deepmint::testing::allocations();
     for (int i = 0; i < 3; ++i)
       ASSERT_TRUE(sampler.sample(c.logits, c.params, {c.prompt, c.output}, c.address, {c.mask},
                                  c.end_ids, c.always_banned));
-    EXPECT_EQ(testing::allocations() - before, 0u);
+    EXPECT_EQ(deepmint::testing::allocations() - before, 0u);
   }
 }
 
@@ -346,7 +339,7 @@ TEST(SamplerStatistics, NeighboursAreIndependent) {
 // ---------------------------------------------------------------- selection
 
 TEST(Select, KeepMassEqualsAWalk) {
-  std::mt19937_64 rng(testing::test_seed());
+  std::mt19937_64 rng(deepmint::testing::test_seed());
   for (int round = 0; round < 500; ++round) {
     const size_t n = 1 + rng() % 400;
     std::vector<uint64_t> mass(n);

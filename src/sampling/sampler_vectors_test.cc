@@ -11,6 +11,7 @@
 #include "core/json.h"
 #include "sampling/row_kernels.h"
 #include "sampling/sampler.h"
+#include "support/isa_test.h"
 #include "support/source_dir.h"
 
 namespace deepmint::sampling {
@@ -20,7 +21,7 @@ constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
 const json::Value& vectors() {
   static const json::Value doc = [] {
-    std::ifstream file(testing::source_path("tests/spec/sampling/vectors.json"));
+    std::ifstream file(deepmint::testing::source_path("tests/spec/sampling/vectors.json"));
     std::stringstream text;
     text << file.rdbuf();
     return json::parse(text.str()).value();
@@ -147,17 +148,9 @@ std::string fnv(const std::vector<TokenId>& kept) {
   return text;
 }
 
-class SamplingVectors : public ::testing::TestWithParam<Isa> {
- protected:
-  void SetUp() override { set_active_isa(GetParam()); }
-  void TearDown() override { set_active_isa(detected_isa()); }
-};
+class SamplingVectors : public deepmint::testing::IsaTest {};
 INSTANTIATE_TEST_SUITE_P(Isas, SamplingVectors, ::testing::ValuesIn(available_isas()),
-                         [](const auto& param_info) {
-                           std::string name(to_string(param_info.param));
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         deepmint::testing::isa_name);
 
 TEST_P(SamplingVectors, Philox) {
   for (const auto& v : at(vectors(), "philox_known_answers").items()) {

@@ -16,11 +16,12 @@
 #include "model/deepseek_v41/ref_ops.h"
 #include "model/deepseek_v41/rounding_testing.h"
 #include "model/deepseek_v41/synth.h"
+#include "support/test_seed.h"
 
 namespace deepmint::v41 {
 namespace {
 
-class FastLinearTest : public testing::Test {
+class FastLinearTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder() = std::filesystem::temp_directory_path() /
@@ -58,7 +59,7 @@ class FastLinearTest : public testing::Test {
   const Config config_ = synth_config(SynthPreset::kTiny);
   std::unique_ptr<SafetensorsModel> files_;
   Weights weights_;
-  std::mt19937_64 rng_{kernels::test_seed()};
+  std::mt19937_64 rng_{deepmint::testing::test_seed()};
 
  private:
   static std::filesystem::path& folder() {

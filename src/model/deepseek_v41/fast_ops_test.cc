@@ -18,6 +18,8 @@
 #include "model/deepseek_v41/formats.h"
 #include "model/deepseek_v41/ref_ops.h"
 #include "model/deepseek_v41/rounding_testing.h"
+#include "support/isa_test.h"
+#include "support/test_seed.h"
 
 namespace deepmint::v41 {
 namespace {
@@ -57,7 +59,7 @@ Config config(int hidden = 128, int heads = 8, int head_dim = 64) {
 struct Random {
   std::mt19937 rng;
   std::normal_distribution<float> normal;
-  explicit Random(uint32_t salt) : rng(kernels::test_seed() * 977u + salt) {}
+  explicit Random(uint32_t salt) : rng(deepmint::testing::test_seed() * 977u + salt) {}
   std::vector<float> bf16(size_t n, float spread = 1) {
     std::vector<float> v(n);
     for (float& x : v) x = round_bf16(normal(rng) * spread);
@@ -71,23 +73,18 @@ struct Random {
 };
 
 // Whether correct rounding allows the kernel's result and the reference's.
-testing::AssertionResult rounded(const Rounded& allowed, float got, float reference) {
-  if (allowed.holds(got) && allowed.holds(reference)) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << got << ", the reference " << reference << ", allowed "
-                                     << allowed.low << " to " << allowed.high;
+::testing::AssertionResult rounded(const Rounded& allowed, float got, float reference) {
+  if (allowed.holds(got) && allowed.holds(reference)) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << got << ", the reference " << reference << ", allowed "
+                                       << allowed.low << " to " << allowed.high;
 }
 
 bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
-class FastOpsTest : public testing::TestWithParam<Isa> {
+class FastOpsTest : public deepmint::testing::IsaTest {
  protected:
-  void SetUp() override {
-    before_ = active_isa();
-    set_active_isa(GetParam());
-  }
-  void TearDown() override { set_active_isa(before_); }
   // Fresh operations for a configuration; 1 and 3 threads take different ways.
   std::unique_ptr<Ops> ops(const Config& c, int threads = 1) {
     pools_.push_back(std::make_unique<ThreadPool>(threads));
@@ -97,15 +94,10 @@ class FastOpsTest : public testing::TestWithParam<Isa> {
   }
   std::unique_ptr<Arithmetic> reference_ = make_reference_arithmetic();
 
- private:
-  Isa before_ = Isa::kX86_64;
   std::vector<std::unique_ptr<ThreadPool>> pools_;
 };
-INSTANTIATE_TEST_SUITE_P(Isas, FastOpsTest, testing::ValuesIn(available_isas()), [](const auto& p) {
-  std::string name(to_string(p.param));
-  std::erase(name, '-');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Isas, FastOpsTest, ::testing::ValuesIn(available_isas()),
+                         deepmint::testing::isa_name);
 
 constexpr int kRowCounts[] = {1, 2, 3, 5, 8, 16, 17, 31, 64, 65, 128};
 
