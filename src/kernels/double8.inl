@@ -63,14 +63,33 @@ DM_INLINE V8 round_bf16(V8 x) {
   return x;
 }
 
+constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52: a sum's low bits are the integer
+DM_INLINE L8 bits8(D8 x) {
+  L8 bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+DM_INLINE D8 double8(L8 bits) {
+  D8 x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+DM_INLINE D8 sqrt8(D8 x) {
+#if DEEPMINT_ISA_LEVEL >= 2
+  return reinterpret_cast<D8>(_mm512_sqrt_pd(reinterpret_cast<__m512d>(x)));
+#else
+  for (int i = 0; i < 8; ++i) x[i] = _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(x[i])));
+  return x;
+#endif
+}
+
 // exp(x) with a relative error below 1e-11 for x <= 700; e^-700 below -700.
 // x = n ln 2 + r, |r| <= 0.347; the Taylor series of e^r to r^10.
 DM_INLINE D8 exp8(D8 x) {
   x = x < all8(-700.0) ? all8(-700.0) : x;
   x = x > all8(700.0) ? all8(700.0) : x;
-  const double magic = 6755399441055744.0;  // 1.5 * 2^52: the sum's low bits are the integer
-  const D8 shifted = fma8(x, all8(0x1.71547652b82fep+0), all8(magic));
-  const D8 n = shifted - magic;
+  const D8 shifted = fma8(x, all8(0x1.71547652b82fep+0), all8(kMagic));
+  const D8 n = shifted - kMagic;
   const D8 r = fma8(n, all8(-0x1.473de6af278edp-34), fma8(n, all8(-0x1.62e42fefp-1), x));
   // In two halves by r^2, so that the chain is short.
   const D8 r2 = r * r;
@@ -84,12 +103,34 @@ DM_INLINE D8 exp8(D8 x) {
   even = fma8(even, r2, all8(0.5));
   even = fma8(even, r2, all8(1.0));
   D8 p = fma8(odd, r, even);
-  L8 bits, power;
-  __builtin_memcpy(&bits, &p, sizeof bits);
-  __builtin_memcpy(&power, &shifted, sizeof power);
-  bits += power << 52;
-  __builtin_memcpy(&p, &bits, sizeof bits);
-  return p;
+  return double8(bits8(p) + (bits8(shifted) << 52));
+}
+
+// exp_double() of scalar_math.h where x <= 709, and ln_double() where x >= 1 is finite: operation
+// by operation, so the same bits.
+DM_INLINE D8 exact_exp8(D8 x) {
+  const D8 shifted = x * 0x1.71547652b82fep+0 + kMagic, n = shifted - kMagic,
+           r = (x - n * 0x1.62e42fefp-1) - n * 0x1.473de6af278edp-34;
+  D8 sum = all8(0);
+  for (int k = 14; k >= 1; --k) sum = (sum + 1.0) * r / static_cast<double>(k);
+  sum = sum + 1.0;
+  const L8 whole = bits8(shifted) - bits8(all8(kMagic)), half = (whole - (whole >> 63)) >> 1;
+  const auto power_of_two = [](L8 e) __attribute__((always_inline)) {
+    return double8((e + 1023) << 52);
+  };
+  const D8 value = sum * power_of_two(half) * power_of_two(whole - half);
+  return x < all8(-745.2) ? all8(0) : value;
+}
+DM_INLINE D8 exact_ln8(D8 x) {
+  const L8 bits = bits8(x);
+  D8 m = double8((bits & 0xfffffffffffffll) | 0x3ff0000000000000ll);  // [1, 2)
+  const L8 upper = m > all8(0x1.6a09e667f3bcdp+0), exponent = (bits >> 52) - 1023 - upper;
+  m = upper ? m * 0.5 : m;
+  const D8 s = (m - 1.0) / (m + 1.0), s2 = s * s;
+  D8 series = all8(0);
+  for (int k = 23; k >= 3; k -= 2) series = (series + 1.0 / k) * s2;
+  const D8 e = double8(bits8(all8(kMagic)) + exponent) - kMagic;
+  return e * 0x1.62e42fefp-1 + (2.0 * s + (2.0 * s * series + e * 0x1.473de6af278edp-34));
 }
 // exp of floats, rounded once (but for about one value in ten million).
 DM_INLINE V8 exp8f(V8 x) { return narrow(exp8(wide(x))); }

@@ -95,4 +95,10 @@ inline void v41_sum_rows(const float* rows, const int32_t* which, int64_t count,
   v41_ops().sum_rows(rows, which, count, last, n, y);
 }
 
+// scores[i] = sqrt(softplus(logits[i] / temperature)) in double by the exp and ln of scalar_math.h,
+// rounded once: the same bits on every instruction set. Any n; scores may be logits.
+inline void v41_router_scores(const float* logits, int64_t n, double temperature, float* scores) {
+  v41_ops().router_scores(logits, n, temperature, scores);
+}
+
 }  // namespace deepmint::kernels

@@ -15,6 +15,22 @@ DM_INLINE double sqrt_double(double x) {
   return _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(x)));
 }
 
+// ln(1 + e) keeps its relative accuracy for small e by the quotient (Kahan).
+DM_INLINE V8 router_scores(V8 logits, double temperature) {
+  const D8 t = wide(logits) / temperature, e = exact_exp8(t), u = 1.0 + e,
+           softplus = u == all8(1) ? e : exact_ln8(u) * (e / (u - 1.0));
+  return narrow(sqrt8(t > all8(20) ? t : softplus));
+}
+void router_scores(const float* logits, int64_t n, double temperature, float* scores) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) store8(scores + i, router_scores(load8(logits + i), temperature));
+  if (i == n) return;
+  V8 rest = {};
+  for (int64_t k = i; k < n; ++k) rest[k - i] = logits[k];
+  rest = router_scores(rest, temperature);
+  for (int64_t k = i; k < n; ++k) scores[k] = rest[k - i];
+}
+
 // Sum over i of a[i] * b[i]: lane i mod 16, ascending, in double; n a multiple of 32.
 DM_INLINE double dot(const float* a, const float* b, int64_t n) {
   D8 s0 = all8(0), s1 = all8(0);
@@ -333,8 +349,8 @@ void sum_rows(const float* rows, const int32_t* which, int64_t count, const floa
 
 }  // namespace
 
-extern const V41OpsTable v41_ops_table = {rms_norm,  rope,      sum_squares, mix_dots, mix_finish,
-                                          collapse,  expand,    pool_pair,   pack_q8,  pack_q4idx,
-                                          pack_q4kv, unpack_q8, engram_gate, sum_rows};
+extern const V41OpsTable v41_ops_table = {
+    rms_norm, rope,       sum_squares, mix_dots,  mix_finish,  collapse, expand,       pool_pair,
+    pack_q8,  pack_q4idx, pack_q4kv,   unpack_q8, engram_gate, sum_rows, router_scores};
 
 }  // namespace deepmint::kernels::DEEPMINT_ISA_NS

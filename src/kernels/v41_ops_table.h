@@ -30,6 +30,7 @@ struct V41OpsTable {
                       const float* k_weight, int64_t n, float eps);
   void (*sum_rows)(const float* rows, const int32_t* which, int64_t count, const float* last,
                    int64_t n, float* y);
+  void (*router_scores)(const float* logits, int64_t n, double temperature, float* scores);
 };
 
 namespace isa_x86_64 {

@@ -1,11 +1,9 @@
 #include "model/deepseek_v41/fast_linear.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "core/check.h"
-#include "kernels/scalar_math.h"
 #include "kernels/v41_ops.h"
 #include "model/deepseek_v41/formats.h"
 
@@ -27,15 +25,6 @@ V41Format format_of(const Matrix& m) {
       return V41Format::kFp4;
   }
   return V41Format::kBf16;
-}
-
-// sqrt(softplus(t)) in double from our own exp and ln, rounded once: the same with every C library.
-float router_score(double t) {
-  if (t > 20) return static_cast<float>(std::sqrt(t));
-  const double e = kernels::exp_double(t), u = 1.0 + e;
-  // ln(1 + e) keeps its relative accuracy for small e by the quotient (Kahan).
-  const double softplus = u == 1.0 ? e : kernels::ln_double(u) * (e / (u - 1.0));
-  return static_cast<float>(std::sqrt(softplus));
 }
 
 // Work below this is done sooner by one thread than it can wake another.
@@ -169,8 +158,7 @@ void FastLinear::choose(size_t begin, size_t end, const Config& c, const LayerWe
     float* score = logits_.data() + row * experts;
     int32_t* chosen = chosen_.data() + row * k;
     float* weight = weights_.data() + row * k;
-    for (size_t e = 0; e < experts; ++e)
-      score[e] = router_score(static_cast<double>(score[e]) / c.gate_temperature);
+    kernels::v41_router_scores(score, c.experts, c.gate_temperature, score);
     // Largest score + bias first, ties to the lower id; k is small, so one pass for each.
     double sum = 0;
     for (size_t i = 0; i < k; ++i) {
@@ -262,8 +250,8 @@ std::span<const int32_t> FastLinear::route_beside_shared(const float* u, int64_t
   products_.clear();
   prepare_shared(u, m, c, w);
   Routing routing{this, u, m, &c, &w, &beside};
-  // A score takes about as long as 2 KB of a product.
-  const size_t bytes = w.gate.weight->bytes.size() + 2048 * rows * experts;
+  // A score takes about as long as 256 bytes of a product.
+  const size_t bytes = w.gate.weight->bytes.size() + 256 * rows * experts;
   const auto run = [](void* what, size_t item) {
     const Routing& r = *static_cast<Routing*>(what);
     item == 0 ? r.run() : r.others->run(r.others->what, item - 1);

@@ -14,7 +14,9 @@
 
 #include "core/aligned.h"
 #include "core/cpu_isa.h"
+#include "kernels/scalar_math.h"
 #include "kernels/v41_attention.h"
+#include "kernels/v41_ops.h"
 #include "model/deepseek_v41/formats.h"
 #include "model/deepseek_v41/ref_ops.h"
 #include "model/deepseek_v41/rounding_testing.h"
@@ -124,6 +126,45 @@ void expect_rows_alone(FastOpsTest* test, const Config& c, size_t width_in, size
       ASSERT_TRUE(same_bits(want, std::span(out).subspan(at * width_out, width_out)))
           << m << " rows, at " << at;
     }
+}
+
+// sqrt(softplus(logit / temperature)) one by one, by the scalar exp and ln.
+float router_score(float logit, double temperature) {
+  const double t = static_cast<double>(logit) / temperature;
+  if (t > 20) return static_cast<float>(std::sqrt(t));
+  const double e = kernels::exp_double(t), u = 1.0 + e;
+  const double softplus = u == 1.0 ? e : kernels::ln_double(u) * (e / (u - 1.0));
+  return static_cast<float>(std::sqrt(softplus));
+}
+
+// The bits of the scalar functions: numbers of every size, both sides of what is treated apart
+// (20, where 1 + e is 1, where e is 0), infinities and NaNs; whole vectors and their rests, in
+// place.
+TEST_P(FastOpsTest, RouterScores) {
+  Random random(21);
+  std::vector<float> logits = {0.0f,    -0.0f,    20.0f,     std::nextafter(20.0f, 30.0f),
+                               -36.7f,  -37.5f,   -700.0f,   -744.0f,
+                               -746.0f, 3e38f,    -3e38f,    1e-40f,
+                               -1e-40f, INFINITY, -INFINITY, NAN};
+  for (const float spread : {1e-3f, 1.0f, 15.0f, 40.0f, 300.0f})
+    for (const float v : random.f32(2000, spread)) logits.push_back(v);
+  for (const double temperature : {1.0, 0.7, 24.5}) {
+    for (size_t n = 0; n <= logits.size(); n = n < 70 ? n + 1 : 2 * n + 3) {
+      std::vector<float> scores(logits.end() - static_cast<std::ptrdiff_t>(n), logits.end());
+      std::vector<float> from_front(logits.begin(),
+                                    logits.begin() + static_cast<std::ptrdiff_t>(n));
+      for (std::vector<float>* in : {&scores, &from_front}) {
+        const std::vector<float> before = *in;
+        kernels::v41_router_scores(in->data(), static_cast<int64_t>(n), temperature, in->data());
+        for (size_t i = 0; i < n; ++i) {
+          const float want = router_score(before[i], temperature), got = (*in)[i];
+          ASSERT_TRUE(same_bits({&want, 1}, {&got, 1}) || (std::isnan(want) && std::isnan(got)))
+              << "logit " << before[i] << " at " << i << " of " << n << ": " << got << ", not "
+              << want;
+        }
+      }
+    }
+  }
 }
 
 TEST_P(FastOpsTest, RmsNorm) {
