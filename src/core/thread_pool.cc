@@ -94,10 +94,12 @@ struct LeftAlone {};
 
 // False when it is not ready after some spinning.
 template <class Ready>
-bool spin(const Signal& s, Ready&& ready) {
-  for (int i = 0; i < kSpins; ++i) {
+bool spin(const Signal& s, Ready&& ready, Meanwhile* meanwhile, int rank) {
+  for (int i = 0; i < kSpins;) {
     if (ready(s.value.load(std::memory_order_acquire))) return true;
+    if (meanwhile != nullptr && meanwhile->some(rank)) continue;
     _mm_pause();
+    ++i;
   }
   return false;
 }
@@ -115,8 +117,8 @@ void sleep(Signal& s, Ready&& ready) {
 }
 
 template <class Ready>
-void await(Signal& s, Ready&& ready) {
-  if (!spin(s, ready)) sleep(s, ready);
+void await(Signal& s, Ready&& ready, Meanwhile* meanwhile, int rank) {
+  if (!spin(s, ready, meanwhile, rank)) sleep(s, ready);
 }
 
 // After a change of the value.
@@ -139,6 +141,7 @@ struct ThreadPool::Impl {
     Task task;
     alignas(64) Signal done;  // of how many runs
     alignas(64) std::thread thread;
+    int rank = 0;
   };
 
   int n_threads = 1;
@@ -150,6 +153,7 @@ struct ThreadPool::Impl {
   std::atomic<bool> threw{false};           // a body of this call, on some thread
   std::exception_ptr thrown;                // what the first of them threw
   PoolWatch* watch = nullptr;
+  std::atomic<Meanwhile*> meanwhile{nullptr};
 
   std::span<Worker> all() { return {workers.get(), static_cast<size_t>(n_threads - 1)}; }
 
@@ -185,7 +189,7 @@ struct ThreadPool::Impl {
   void loop(Worker& self) {
     for (uint32_t seen = 0;; ++seen) {
       const auto ready = [&](uint32_t told) { return told != seen; };
-      await(self.told, ready);
+      await(self.told, ready, meanwhile.load(std::memory_order_acquire), self.rank);
       if (self.task.call == nullptr) return;
       work(self.task);
       self.done.value.fetch_add(1);
@@ -210,7 +214,8 @@ struct ThreadPool::Impl {
     work(task);
     for (Worker& w : all()) {
       const uint32_t told = w.told.value.load(std::memory_order_relaxed);
-      await(w.done, [&](uint32_t done) { return done == told; });
+      const auto ready = [&](uint32_t done) { return done == told; };
+      await(w.done, ready, meanwhile.load(std::memory_order_relaxed), 0);
     }
     if (!threw.load(std::memory_order_relaxed)) return;
     threw.store(false, std::memory_order_relaxed);
@@ -224,7 +229,11 @@ ThreadPool::ThreadPool(int n_threads) : impl_(std::make_unique<Impl>()), n_threa
   impl_->arrivals = std::make_unique<Impl::Arrivals[]>(static_cast<size_t>(n_threads));
   impl_->workers = std::make_unique<Impl::Worker[]>(static_cast<size_t>(n_threads - 1));
   if (n_threads > 1) (void)all_cores();
-  for (Impl::Worker& w : impl_->all()) w.thread = std::thread([this, &w] { impl_->loop(w); });
+  int rank = 0;
+  for (Impl::Worker& w : impl_->all()) {
+    w.rank = ++rank;
+    w.thread = std::thread([this, &w] { impl_->loop(w); });
+  }
 }
 
 ThreadPool::~ThreadPool() {
@@ -233,6 +242,19 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::set_watch(PoolWatch* watch) { impl_->watch = watch; }
+
+void ThreadPool::set_meanwhile(Meanwhile* meanwhile) {
+  Impl& s = *impl_;
+  if (s.meanwhile.exchange(meanwhile) == nullptr) return;
+  // Whoever waits with the one before comes to this call, and waits with the new one after it.
+  PoolWatch* const watch = std::exchange(s.watch, nullptr);
+  s.run({.count = static_cast<size_t>(n_threads_), .call = [](void*, size_t, size_t, int) {}});
+  s.watch = watch;
+}
+
+void ThreadPool::forget(const Meanwhile* meanwhile) {
+  if (impl_->meanwhile.load() == meanwhile) set_meanwhile(nullptr);
+}
 
 // A new caller has the workers placed around it.
 void ThreadPool::greet_caller() {
@@ -276,7 +298,9 @@ void Team::meet() {
   ThreadPool::Impl::Arrivals* arrivals = pool_.impl_->arrivals.get();
   arrivals[rank_].value.store(due);
   wake(arrivals[rank_]);
-  for (int i = 0; i < size_; ++i) await(arrivals[i], [due](uint32_t come) { return come >= due; });
+  Meanwhile* const meanwhile = pool_.impl_->meanwhile.load(std::memory_order_relaxed);
+  for (int i = 0; i < size_; ++i)
+    await(arrivals[i], [due](uint32_t come) { return come >= due; }, meanwhile, rank_);
   if (pool_.impl_->threw.load(std::memory_order_relaxed)) throw LeftAlone();
 }
 

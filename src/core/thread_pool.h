@@ -62,6 +62,14 @@ class PoolWatch {
   virtual void worked(int rank, Time begin, Time end) = 0;
 };
 
+// What a thread that waits for the others does meanwhile, between looks at what it waits for.
+class Meanwhile {
+ public:
+  virtual ~Meanwhile() = default;
+  // A little of it, well below a microsecond, on the waiting thread. False: nothing is left.
+  virtual bool some(int rank) noexcept = 0;
+};
+
 class ThreadPool {
  public:
   explicit ThreadPool(int n_threads);  // >= 1; 1 runs everything on the caller
@@ -73,6 +81,12 @@ class ThreadPool {
 
   // Not during a call. Null: nobody, as at first.
   void set_watch(PoolWatch* watch);
+
+  // What threads do while they wait, in calls and between them. Not during a call; no thread is in
+  // the one before when it returns. Null: nothing, as at first.
+  void set_meanwhile(Meanwhile* meanwhile);
+  // Sets null if it is `meanwhile` that is set.
+  void forget(const Meanwhile* meanwhile);
 
   // Calls body(begin, end, worker) over disjoint ranges that cover [0, count), on all threads;
   // returns when all are done. `grain` items are handed out at a time (0 = one equal share per

@@ -75,6 +75,94 @@ TEST(ThreadPool, TogetherWakesSleepers) {
   }
 }
 
+// What each thread did while it waited; at most `most` times.
+class Count : public Meanwhile {
+ public:
+  explicit Count(int threads, int most = 1 << 30)
+      : most_(most), times(static_cast<size_t>(threads)) {}
+  bool some(int rank) noexcept override {
+    ++asked;
+    if (times[static_cast<size_t>(rank)] >= most_) return false;
+    ++times[static_cast<size_t>(rank)];
+    return true;
+  }
+
+ private:
+  const int most_;
+
+ public:
+  std::vector<std::atomic<int>> times;
+  std::atomic<int> asked{0};
+};
+
+// Each waiting thread, and no other, is asked: the caller while others are in a call, workers
+// between calls, whoever is first at a meeting.
+TEST(ThreadPool, WaitsWithSomethingMeanwhile) {
+  constexpr int kThreads = 3;
+  ThreadPool pool(kThreads);
+  Count count(kThreads);
+  const auto until_asked = [&](int rank) {
+    const int before = count.times[static_cast<size_t>(rank)];
+    while (count.times[static_cast<size_t>(rank)] == before) {
+    }
+  };
+  pool.set_meanwhile(&count);
+  pool.run(kThreads, [&](size_t begin, size_t, int worker) {
+    if (worker == 1) until_asked(0);
+    EXPECT_EQ(begin, static_cast<size_t>(worker));
+  });
+  until_asked(1);
+  until_asked(2);
+  pool.together([&](Team& team) {
+    for (int late = 0; late < kThreads; ++late) {
+      if (team.rank() == late)
+        for (int other = 0; other < kThreads; ++other)
+          if (other != late) until_asked(other);
+      team.meet();
+    }
+  });
+  pool.forget(&count);
+  const int asked = count.asked;
+  pool.run(kThreads, [](size_t, size_t, int) {});
+  EXPECT_EQ(count.asked, asked) << "asked after it was forgotten";
+}
+
+// One replaces another, forgetting what is not set changes nothing, and what has nothing left to do
+// lets threads sleep.
+TEST(ThreadPool, MeanwhileComesAndGoes) {
+  for (const int threads : {1, 2, 4}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 40; ++round) {
+      Count first(threads, round % 7);
+      pool.set_meanwhile(&first);
+      std::atomic<int> ran{0};
+      pool.run(static_cast<size_t>(threads),
+               [&](size_t begin, size_t end, int) { ran += static_cast<int>(end - begin); });
+      EXPECT_EQ(ran, threads);
+      {
+        Count second(threads);
+        pool.set_meanwhile(&second);
+        pool.forget(&first);
+        pool.run(static_cast<size_t>(threads), [](size_t, size_t, int) {});
+        pool.forget(&second);
+      }
+      for (const auto& times : first.times) EXPECT_LE(times, round % 7);
+    }
+    std::atomic<int> through{0};
+    Count none(threads, 0);
+    pool.set_meanwhile(&none);
+    for (int call = 0; call < 3; ++call) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // they sleep by now
+      pool.together([&](Team& team) {
+        team.meet();
+        ++through;
+      });
+    }
+    EXPECT_EQ(through, 3 * threads);
+    pool.set_meanwhile(nullptr);
+  }
+}
+
 // A caller that is new to the pool has its workers on other cores, and they may run anywhere
 // afterwards.
 // From one thread or from several, in run() and around the meetings of together(); the pool goes

@@ -13,6 +13,8 @@
 #include "core/cpu_isa.h"
 #include "kernels/scalar_math.h"
 #include "kernels/v41_linear_kernels.h"
+#include "kernels/v41_lookahead.h"
+#include "kernels/v41_shares.h"
 
 namespace deepmint::kernels {
 namespace {
@@ -61,10 +63,6 @@ const V41ActivationKernels& activation_kernels() {
   return *kAll[static_cast<size_t>(active_isa())];
 }
 
-size_t code_stride(const V41Weights& w) {
-  const auto k = static_cast<size_t>(w.k);
-  return w.format == V41Format::kBf16 ? 2 * k : w.format == V41Format::kFp8 ? k : k / 2;
-}
 int64_t steps_of(int64_t k) { return (k + kV41Step - 1) / kV41Step; }
 // Whole groups of two steps where FP8 comes in such groups.
 int64_t steps_of(const V41Kernels& kernel, const V41Weights& w) {
@@ -91,7 +89,6 @@ constexpr int64_t kFewRows = 32;
 // cache: those of 512 rows, 16 MB at k = 8192, do not stay there.
 constexpr size_t kRowsBytes = size_t{8} << 20;
 constexpr size_t kFirstBytes = 8192;  // kAheadBytes of the kernels
-constexpr int64_t kDirectUnit = 32;   // outputs handed out at a time; a multiple of 32
 
 int64_t panel_outputs(const V41Kernels& kernel, const V41Weights& w, int64_t m) {
   const size_t row = operand_row_bytes(w.k, kernel.weight_bytes),
@@ -114,7 +111,7 @@ int64_t rows_at_once(const V41Kernels& kernel, const V41Product& p) {
 // Outputs that a thread takes at a time, for m rows. Few outputs are cut so that all threads have
 // about as much.
 int64_t unit_outputs(const V41Kernels& kernel, const V41Product& p, int64_t m, int threads) {
-  if (m <= kernel.direct_rows[static_cast<size_t>(p.w.format)]) return kDirectUnit;
+  if (m <= kernel.direct_rows[static_cast<size_t>(p.w.format)]) return kV41Unit;
   const int64_t panel = panel_outputs(kernel, p.w, m);
   if (m <= kFewRows) return 4 * panel;
   // Few outputs: every thread its share at once, as whole panels as they come.
@@ -134,7 +131,7 @@ V41Args arguments(const V41Product& p) {
   return {.tables = &tables(),
           .codes = reinterpret_cast<const uint8_t*>(p.w.codes),
           .scales = reinterpret_cast<const uint8_t*>(p.w.scales),
-          .code_stride = code_stride(p.w),
+          .code_stride = v41_code_stride(p.w),
           .scale_stride = static_cast<size_t>(p.w.k / kV41Step),
           .k = p.w.k,
           .x = p.x.data(),
@@ -142,24 +139,6 @@ V41Args arguments(const V41Product& p) {
           .y = p.y,
           .y_stride = p.stride,
           .to_bf16 = p.to_bf16};
-}
-
-// Where the weights of an output begin.
-struct Place {
-  const std::byte *codes = nullptr, *scales = nullptr;
-};
-Place place_of(const V41Weights& w, int64_t output) {
-  const auto row = static_cast<size_t>(output), scales = static_cast<size_t>(w.k / kV41Step);
-  const std::byte* codes = w.codes + row * code_stride(w);
-  switch (w.format) {
-    case V41Format::kFp8:
-      return {codes, w.scales + row / 32 * scales};
-    case V41Format::kFp4:
-      return {codes, w.scales + row * scales};
-    case V41Format::kBf16:
-      break;
-  }
-  return {codes, codes};
 }
 
 V41Product rows_of(const V41Product& p, int64_t row, int64_t rows) {
@@ -172,13 +151,13 @@ V41Product rows_of(const V41Product& p, int64_t row, int64_t rows) {
 
 // Outputs [begin, end) of a product on this thread.
 void run(const V41Kernels& kernel, const V41Product& p, int64_t begin, int64_t end,
-         std::byte* panel, Place next) {
+         std::byte* panel, const V41Place& next) {
   const auto format = static_cast<size_t>(p.w.format);
   V41Args args = arguments(p);
   args.begin = begin;
   args.end = end;
-  args.next = reinterpret_cast<const uint8_t*>(next.codes);
-  args.next_scales = reinterpret_cast<const uint8_t*>(next.scales);
+  args.next = reinterpret_cast<const uint8_t*>(next.codes.data());
+  args.next_scales = reinterpret_cast<const uint8_t*>(next.scales.data());
   args.scratch = reinterpret_cast<uint8_t*>(panel);
   if (args.m <= kernel.direct_rows[static_cast<size_t>(p.w.format)])
     return kernel.direct[format](args);
@@ -226,7 +205,7 @@ Result<V41Weights> v41_weights(V41Format format, std::span<const std::byte> code
     return bad(fmt::format("expected a multiple of {} columns, found {}", kV41Step, k));
   const V41Weights w{format, codes.data(), format == V41Format::kBf16 ? nullptr : scales.data(), n,
                      k};
-  const size_t want = static_cast<size_t>(n) * code_stride(w);
+  const size_t want = static_cast<size_t>(n) * v41_code_stride(w);
   if (codes.size() != want)
     return bad(fmt::format("expected {} bytes of weights, found {}", want, codes.size()));
   const auto rows = static_cast<size_t>(format == V41Format::kFp8 ? (n + 31) / 32 : n);
@@ -252,8 +231,8 @@ Status v41_check_values(const V41Weights& w) {
     const auto bytes = static_cast<size_t>(fp8 ? kV41Step : kV41Step / 2);
     const std::byte magnitude{static_cast<uint8_t>(fp8 ? 0x7F : 0x77)};
     for (int64_t row = first; row < last; ++row) {
-      const std::byte* at =
-          w.codes + static_cast<size_t>(row) * code_stride(w) + static_cast<size_t>(block) * bytes;
+      const std::byte* at = w.codes + static_cast<size_t>(row) * v41_code_stride(w) +
+                            static_cast<size_t>(block) * bytes;
       if (std::any_of(at, at + bytes, [&](std::byte c) { return (c & magnitude) != std::byte{0}; }))
         return false;
     }
@@ -361,20 +340,16 @@ void V41Workspace::reserve(int64_t max_k, int64_t max_products, ThreadPool& pool
 // fetches ahead is what it reads; then it takes from the shares of others.
 void V41Workspace::make_shares(std::span<const V41Product> products, size_t threads,
                                const V41Beside& beside) {
-  const auto bytes_of = [](const V41Product& p) {
-    return p.x.empty() ? 0 : static_cast<size_t>(p.w.n) * code_stride(p.w);
-  };
-  // The last thread begins with what is beside.
-  size_t bytes = beside.bytes, passed = 0, t = 0;
-  for (const V41Product& p : products) bytes += bytes_of(p);
-  for (size_t i = 0; i < products.size(); ++i) {
-    const size_t all = bytes_of(products[i]), units = first_unit_[i + 1] - first_unit_[i];
-    for (; t + 1 < threads && passed + all > bytes * (t + 1) / threads; ++t)
-      shares_[t].end = first_unit_[i] + (bytes * (t + 1) / threads - passed) * units / all;
-    passed += all;
-  }
-  for (; t < threads; ++t) shares_[t].end = first_unit_.back();
-  for (t = 0; t < threads; ++t)
+  for (Share& share : std::span(shares_).first(threads)) share.end = first_unit_.back();
+  v41_deal(
+      products.size(), beside.bytes, threads,
+      [&](size_t i) {
+        const V41Product& p = products[i];
+        return p.x.empty() ? 0 : static_cast<size_t>(p.w.n) * v41_code_stride(p.w);
+      },
+      [&](size_t i) { return first_unit_[i + 1] - first_unit_[i]; },
+      [&](size_t t, size_t i, size_t unit) { shares_[t].end = first_unit_[i] + unit; });
+  for (size_t t = 0; t < threads; ++t)
     shares_[t].next.store(t == 0 ? 0 : shares_[t - 1].end, std::memory_order_relaxed);
   beside_.next.store(0, std::memory_order_relaxed);
   beside_.end = beside.count;
@@ -405,7 +380,8 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
   const auto place = [&](size_t unit) {
     const size_t i = product_of(unit);
     const V41Workspace::Units& u = workspace.units_[i];
-    return place_of(products[i].w, static_cast<int64_t>((unit - first[i]) % u.across) * u.outputs);
+    const V41Weights& w = products[i].w;
+    return v41_place(w, static_cast<int64_t>((unit - first[i]) % u.across) * u.outputs, w.n);
   };
   // What a kernel's own fetching does not reach: the first bytes of a thread's share.
   const auto fetch_first = [&](size_t own) {
@@ -415,15 +391,14 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
     const V41Product& p = products[product_of(at)];
     if (static_cast<int64_t>(p.x.size()) > kFewRows) return;
     const auto [codes, scales] = place(at);
-    const auto left =
-        static_cast<size_t>(p.w.codes + static_cast<size_t>(p.w.n) * code_stride(p.w) - codes);
-    for (size_t byte = 0; byte < std::min(left, kFirstBytes); byte += kCacheLine)
-      __builtin_prefetch(codes + byte);
-    for (size_t byte = 0; byte < std::min(left, kFirstBytes) / 16; byte += kCacheLine)
-      __builtin_prefetch(scales + byte);
+    for (size_t byte = 0; byte < std::min(codes.size(), kFirstBytes); byte += kCacheLine)
+      __builtin_prefetch(codes.data() + byte);
+    for (size_t byte = 0; byte < std::min(scales.size(), kFirstBytes / 16); byte += kCacheLine)
+      __builtin_prefetch(scales.data() + byte);
   };
   pool.run(threads, [&](size_t own, size_t, int) {
     std::byte* panel = workspace.panels_[own].data();
+    if (workspace.lookahead_ != nullptr) workspace.lookahead_->begin(static_cast<int>(own));
     const auto take = [](V41Workspace::Share& from, auto&& body) {
       for (;;) {
         const size_t at = from.next.fetch_add(1, std::memory_order_relaxed);
@@ -445,11 +420,12 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
                    output = static_cast<int64_t>(unit % u.across) * u.outputs;
         run(kernel, rows_of(products[i], row, u.rows), output,
             std::min(products[i].w.n, output + u.outputs), panel,
-            at + 1 < share.end ? place(at + 1) : Place{});
+            at + 1 < share.end ? place(at + 1) : V41Place{});
       });
     }
     do_beside();
   });
+  if (workspace.lookahead_ != nullptr) workspace.lookahead_->end();
 }
 
 void v41_linear_here(const V41Product& p) {
@@ -469,7 +445,7 @@ void v41_swiglu(const float* gate, const float* up, int64_t n, float limit, floa
 void v41_dequantize(const V41Weights& w, int64_t output, float* out) {
   const V41Tables& t = tables();
   const auto* codes =
-      reinterpret_cast<const uint8_t*>(w.codes) + static_cast<size_t>(output) * code_stride(w);
+      reinterpret_cast<const uint8_t*>(w.codes) + static_cast<size_t>(output) * v41_code_stride(w);
   const auto* scales = reinterpret_cast<const uint8_t*>(w.scales);
   if (w.format == V41Format::kFp8) scales += output / 32 * (w.k / kV41Step);
   if (w.format == V41Format::kFp4) scales += output * (w.k / kV41Step);

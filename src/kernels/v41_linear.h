@@ -98,10 +98,14 @@ struct V41Beside {
   void* what = nullptr;
 };
 
+class V41Lookahead;  // v41_lookahead.h
+
 // Scratch of each thread; grows on first use of a shape (at most about 0.7 MB per thread).
 class V41Workspace {
  public:
   void reserve(int64_t max_k, int64_t max_products, ThreadPool& pool);
+  // Of the same pool; told of every call. Null: none, as at first.
+  void set_lookahead(V41Lookahead* lookahead) { lookahead_ = lookahead; }
 
  private:
   friend void v41_linear(std::span<const V41Product>, V41Workspace&, ThreadPool&, const V41Beside&);
@@ -122,6 +126,7 @@ class V41Workspace {
   std::vector<size_t> first_unit_;  // of each product, and their sum
   std::vector<Share> shares_;       // of each thread
   Share beside_;
+  V41Lookahead* lookahead_ = nullptr;
 };
 
 // All products in one hand-over to the threads, which share them by outputs. Products without rows

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
 #include <string>
@@ -16,6 +17,7 @@
 #include "core/cpu_isa.h"
 #include "kernels/rounding_testing.h"
 #include "kernels/scalar_math.h"
+#include "kernels/v41_lookahead.h"
 #include "support/test_seed.h"
 
 namespace deepmint::kernels {
@@ -266,6 +268,78 @@ TEST_F(V41LinearTest, WhatIsBesideRunsOnce) {
       v41_linear({}, workspace, pool, {count, 1, run_one, &runs});
       for (const auto& r : runs) EXPECT_EQ(r, 2);
     }
+}
+
+// Threads together fetch every byte that the next call reads, once, each its own part and no more
+// than it may; what runs beside comes first, on the last.
+TEST_F(V41LinearTest, LookaheadFetchesWhatComesNext) {
+  using Memory = V41Lookahead::Memory;
+  for (int round = 0; round < 60; ++round) {
+    const int threads = 1 + static_cast<int>(rng_() % 4);
+    ThreadPool pool(threads);
+    V41Lookahead ahead(pool);
+    // Nobody waits, so nobody fetches on the way.
+    pool.set_meanwhile(nullptr);
+    std::vector<Case> cases;
+    for (size_t i = 0, n = 1 + rng_() % 4; i < n; ++i)
+      cases.push_back(make_case(static_cast<V41Format>(rng_() % 3),
+                                1 + static_cast<int64_t>(rng_() % 300),
+                                32 * (1 + static_cast<int64_t>(rng_() % 6)), rng_));
+    std::vector<V41Weights> weights;
+    for (const Case& c : cases) weights.push_back(c.weights());
+    const std::vector<std::byte> beside(rng_() % 3 * 1000);
+    ahead.announce(weights, {{Memory(beside)}}, rng_() % 2 * beside.size());
+    const auto begin = [&] {
+      for (int rank = 0; rank < threads; ++rank) ahead.begin(rank);
+    };
+    begin();
+    if (!beside.empty()) {
+      ASSERT_FALSE(ahead.left(threads - 1).empty());
+      EXPECT_EQ(ahead.left(threads - 1).front().data(), beside.data());
+    }
+    std::map<const std::byte*, const std::byte*> pieces;
+    for (int rank = 0; rank < threads; ++rank)
+      for (const Memory m : ahead.left(rank))
+        EXPECT_TRUE(pieces.emplace(m.data(), m.data() + m.size()).second);
+    size_t expected = 0;
+    const auto covered = [&](const std::byte* at, size_t bytes) {
+      expected += bytes;
+      const std::byte* const end = at + bytes;
+      while (at != end && pieces.count(at) != 0) at = pieces[at];
+      EXPECT_EQ(at, end);
+    };
+    covered(beside.data(), beside.size());
+    for (const Case& c : cases) {
+      covered(c.weights().codes, c.codes.size() - 1);
+      if (c.format != V41Format::kBf16) covered(c.weights().scales, c.scales.size());
+    }
+    size_t all = 0;
+    for (const auto& [at, end] : pieces) all += static_cast<size_t>(end - at);
+    EXPECT_EQ(all, expected);
+    for (int rank = 0; rank < threads; ++rank) {
+      while (ahead.some(rank)) {
+      }
+      EXPECT_TRUE(ahead.left(rank).empty());
+    }
+    begin();
+    EXPECT_FALSE(ahead.left(0).empty() && ahead.left(threads - 1).empty());
+    ahead.end();  // nothing more is known
+    begin();
+    for (int rank = 0; rank < threads; ++rank) EXPECT_TRUE(ahead.left(rank).empty());
+  }
+  // More than a thread may fetch.
+  ThreadPool pool(2);
+  V41Lookahead ahead(pool);
+  pool.set_meanwhile(nullptr);
+  const std::vector<std::byte> beside(V41Lookahead::kMostBytes - 100);
+  const Case c = make_case(V41Format::kBf16, 4096, 512, rng_);
+  ahead.announce({{c.weights()}}, {{Memory(beside)}});
+  for (int rank = 0; rank < 2; ++rank) {
+    ahead.begin(rank);
+    size_t bytes = 0;
+    for (const Memory m : ahead.left(rank)) bytes += m.size();
+    EXPECT_EQ(bytes, V41Lookahead::kMostBytes);
+  }
 }
 
 TEST_F(V41LinearTest, QuantiserMatchesTheReferenceExactly) {

@@ -11,6 +11,7 @@ class FastArithmetic : public FastOps {
 
   Status prepare(const Config& config, const Weights& weights) override {
     DEEPMINT_CHECK_OK(FastOps::prepare(config, weights));
+    linear_.prepare(config, weights);
     return check_dense(weights, *pool_);
   }
   Status reserve(const Config& config, size_t max_rows) override {

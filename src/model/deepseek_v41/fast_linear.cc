@@ -76,6 +76,50 @@ Status check_experts(const Weights& weights) {
   return {};
 }
 
+// In the order of forward.cc, the mixture of experts as below.
+void FastLinear::prepare(const Config& c, const Weights& weights) {
+  following_.clear();
+  const Matrix* before = &weights.head;  // the last step's
+  const auto then = [&](std::initializer_list<const Matrix*> read, const Matrix* last,
+                        std::initializer_list<kernels::V41Lookahead::Memory> beside = {}) {
+    Following& f = following_[before->weight->bytes.data()];
+    for (const Matrix* m : read)
+      if (m != nullptr) f.weights.push_back(view(*m));
+    f.beside = beside;
+    before = last;
+  };
+  const auto of = [](const MixWeights& w) { return std::as_bytes(std::span(w.fn)); };
+  for (const LayerWeights& l : weights.layers) {
+    if (l.engram) then({&l.engram->wkv}, &l.engram->wkv);
+    const CompressorWeights* compressor = l.compressor ? &*l.compressor : nullptr;
+    then({&l.wkv, compressor != nullptr ? &compressor->wkv : nullptr,
+          compressor != nullptr && compressor->wgate ? &*compressor->wgate : nullptr, &l.wq_a,
+          l.indexer ? &l.indexer->weights_proj : nullptr},
+         &l.wkv, {of(l.attn_mix)});
+    then({&l.wq_b, l.indexer ? &l.indexer->wq_b : nullptr}, &l.wq_b);
+    if (compressor != nullptr)  // of some rows, in between
+      following_[compressor->wk.weight->bytes.data()] = following_[l.wkv.weight->bytes.data()];
+    for (const Matrix& group : l.wo_a) then({&group}, &l.wq_b);
+    before = &l.wo_a.front();
+    then({&l.wo_b}, &l.wo_b);
+    then({&l.shared.w1, &l.shared.w3}, &l.shared.w2, {l.gate.weight->bytes, of(l.ffn_mix)});
+  }
+  then({&weights.head}, &weights.head);
+  announced_.reserve(static_cast<size_t>(c.experts) + 1);
+}
+
+// Up to so many rows a step waits for weights.
+constexpr int64_t kFewRows = 16;
+
+void FastLinear::announce_after(const Matrix& w, int64_t m) {
+  if (m > kFewRows) return;
+  const auto found = following_.find(w.weight->bytes.data());
+  if (found == following_.end()) return;
+  size_t beside = 0;
+  for (const auto& memory : found->second.beside) beside += memory.size() * static_cast<size_t>(m);
+  ahead_.announce(found->second.weights, found->second.beside, beside);
+}
+
 void FastLinear::reserve(const Config& c, size_t max_rows) {
   const auto rows = static_cast<int64_t>(max_rows);
   const int64_t heads = static_cast<int64_t>(c.heads) * c.head_dim,
@@ -113,6 +157,7 @@ void FastLinear::linear(const Matrix& w, const float* x, int64_t m, float* y, Ou
   rows_.set(format_of(w), w.kind == WeightKind::kBf16 ? V41Round::kPlain : V41Round::kQ8, x, m, w.k,
             w.k, pool_);
   const V41Product p{view(w), rows_.rows(), y, w.n, output == Output::kBf16};
+  announce_after(w, m);
   kernels::v41_linear({&p, 1}, workspace_, pool_);
 }
 
@@ -128,6 +173,7 @@ void FastLinear::linears(std::span<const Arithmetic::Product> products, const fl
                pool_);
     products_.push_back({view(*p.w), rows.rows(), p.y, p.w->n, p.output == Output::kBf16});
   }
+  if (!products.empty()) announce_after(*products[0].w, m);
   kernels::v41_linear(products_, workspace_, pool_, beside);
 }
 
@@ -147,6 +193,7 @@ void FastLinear::linear_groups(std::span<const Matrix> w, const float* x, int64_
          std::span(pointers_).subspan(static_cast<size_t>(g * m), static_cast<size_t>(m)),
          y + g * n, groups * n, true});
   }
+  announce_after(w[0], m);
   kernels::v41_linear(products_, workspace_, pool_);
 }
 
@@ -306,6 +353,12 @@ void FastLinear::experts(const float* u, int64_t m, const Config& c, const Layer
     products_.push_back({view(expert(e).w3), x, up_.data() + begin * inter, stride, true});
   }
   if (!std::exchange(shared_done_, false)) prepare_shared(u, m, c, w);
+  if (m <= kFewRows) {
+    announced_.clear();
+    for (const int32_t e : ids_) announced_.push_back(view(expert(e).w2));
+    announced_.push_back(view(w.shared.w2));
+    ahead_.announce(announced_);
+  }
   kernels::v41_linear(products_, workspace_, pool_, beside);
 
   inner_.prepare(format_of(w.experts[0].w2), V41Round::kQ8, static_cast<int64_t>(slots),
@@ -331,6 +384,7 @@ void FastLinear::experts(const float* u, int64_t m, const Config& c, const Layer
   }
   products_.push_back(
       {view(w.shared.w2), shared_inner_.rows(), part_.data() + slots * hidden, c.hidden, true});
+  announce_after(w.shared.w2, m);
   kernels::v41_linear(products_, workspace_, pool_);
 
   for_rows(pool_, rows, (k + 1) * hidden, [&](size_t begin, size_t end, int) {

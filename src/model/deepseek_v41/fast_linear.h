@@ -2,6 +2,7 @@
 // a fixed order over weights in place (kernels/v41_linear.h). One caller at a time.
 //
 //   FastLinear linear(pool);
+//   linear.prepare(config, weights);
 //   linear.reserve(config, 512);                             // nothing below allocates
 //   linear.linear(w.wq_a, u, m, qr, Output::kBf16);
 //   const auto experts = linear.route(u, m, config, layer);    // ids to prefetch
@@ -10,10 +11,12 @@
 
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "core/thread_pool.h"
 #include "kernels/v41_linear.h"
+#include "kernels/v41_lookahead.h"
 #include "model/deepseek_v41/arithmetic.h"
 
 namespace deepmint::v41 {
@@ -32,7 +35,12 @@ Status check_experts(const Weights& weights);
 
 class FastLinear {
  public:
-  explicit FastLinear(ThreadPool& pool) : pool_(pool) {}
+  explicit FastLinear(ThreadPool& pool) : pool_(pool), ahead_(pool) {
+    workspace_.set_lookahead(&ahead_);
+  }
+  // Learns in which order a step reads the weights, so that waiting threads fetch ahead. Without it
+  // they just wait.
+  void prepare(const Config& c, const Weights& weights);
   void reserve(const Config& c, size_t max_rows);
 
   // As in Arithmetic.
@@ -59,13 +67,24 @@ class FastLinear {
                const kernels::V41Beside& beside = {});
 
  private:
+  // What a step reads after some product.
+  struct Following {
+    std::vector<kernels::V41Weights> weights;
+    std::vector<kernels::V41Lookahead::Memory> beside;
+  };
+  // Before the call that reads `w`, or `w` among others, for m rows.
+  void announce_after(const Matrix& w, int64_t m);
+
   struct Routing;  // what route_beside_shared() hands to the thread that routes
   void choose(size_t begin, size_t end, const Config& c, const LayerWeights& w);
   void make_slots(size_t rows, const Config& c);
   void prepare_shared(const float* u, int64_t m, const Config& c, const LayerWeights& w);
 
   ThreadPool& pool_;
+  std::unordered_map<const std::byte*, Following> following_;  // by the weights of a product
+  kernels::V41Lookahead ahead_;
   kernels::V41Workspace workspace_;
+  std::vector<kernels::V41Weights> announced_;
   kernels::V41Rows rows_, shared_rows_, router_rows_, inner_, shared_inner_;
   std::vector<kernels::V41Product> products_;
   std::vector<const uint8_t*> pointers_;

@@ -16,8 +16,8 @@ V41Model::V41Model(Config config, SafetensorsModel files, std::unique_ptr<Arithm
     : config_(std::move(config)),
       files_(std::move(files)),
       layout_(config_),
-      arithmetic_(std::move(arithmetic)),
-      options_(std::move(options)) {
+      options_(std::move(options)),
+      arithmetic_(std::move(arithmetic)) {
   engram_ = make_engram_layers(config_.engram_layers, config_.engram_ngram, config_.engram_heads,
                                config_.engram_vocab, config_.engram_compressed_vocab);
   inv_plain_ = ref::inverse_frequencies(config_.rope_dim, config_.rope_theta, 0, 0, 0, 0);

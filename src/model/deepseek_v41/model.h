@@ -126,8 +126,8 @@ class V41Model : public Model {
   std::vector<kernels::WeightMemory> resident_;  // the tensors of files_ that steps read whole
   Weights weights_;
   StateLayout layout_;
+  V41Options options_;  // its pool outlives the arithmetic
   std::unique_ptr<Arithmetic> arithmetic_;
-  V41Options options_;
   std::vector<EngramLayer> engram_;
   std::vector<float> inv_plain_, inv_compressed_;
   ModelInfo info_;
