@@ -22,7 +22,8 @@ using testing::Submitted;
 
 // ---------------------------------------------------------------- saved and restored
 
-// A request that steps aside before its first row, or inside a replay, holds no block and no slot.
+// A request that steps aside before its first row has nothing to keep; inside a replay it keeps
+// what it has, and leaves for elsewhere with nothing all the same.
 TEST(EngineCore, SavedWhileSetAsideWithNothingComputed) {
   for (const bool ahead : {false, true})
     for (const bool from_cache : {false, true}) {
@@ -36,7 +37,7 @@ TEST(EngineCore, SavedWhileSetAsideWithNothingComputed) {
       const auto before = d.core->stats().rows;
       ASSERT_TRUE(d.core->preempt(s.control->id));
       EXPECT_LE(d.core->stats().rows - before, 16);
-      EXPECT_EQ(d.core->stats().parked_bytes, 0);
+      EXPECT_EQ(d.core->stats().parked_bytes > 0, from_cache);
       auto saved = d.core->export_state(s.control->id);
       ASSERT_TRUE(saved.has_value()) << saved.error().str();
       Driver to(fake(), config(2, 32));

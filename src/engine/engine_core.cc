@@ -346,19 +346,22 @@ void EngineCore::add(std::unique_ptr<Sequence> sequence) {
   scheduler_.enqueue(std::move(sequence));
 }
 
-std::vector<std::byte> EngineCore::encode(Sequence& s) const {
+// computed: s.computed; of a sequence that replays 0, for engines that know nothing of the replay,
+// or s.hit, for this one, which keeps beside the bytes how far the replay is.
+std::vector<std::byte> EngineCore::encode(Sequence& s, int32_t computed) const {
   kvcache::SeqState state;
   state.model_fingerprint = model_->info().fingerprint;
   state.tokens.assign(s.tokens.known().begin(), s.tokens.known().end());
   state.prompt_tokens = s.prompt_tokens;
-  state.computed =
-      s.computed < s.hit ? 0 : s.computed;  // in the middle of a replay: from the start
+  state.computed = computed;
   state.seed = s.seed;
   state.choice = s.request.choice;
   if (state.computed == 0)
     return kvcache::encode_seq_state(state, cache_->arena(), s.blocks(), kNoSlot);
-  model_->clear_unread({s.blocks(), s.slot()}, state_, state.computed, s.tail);
-  use_own_tail(s);  // of rows that are left out there is nothing any more
+  if (!s.replaying()) {
+    model_->clear_unread({s.blocks(), s.slot()}, state_, computed, s.tail);
+    use_own_tail(s);  // of rows that are left out there is nothing any more
+  }
   return kvcache::encode_seq_state(state, cache_->arena(), s.blocks(), s.slot());
 }
 
@@ -399,7 +402,8 @@ Result<std::vector<std::byte>> EngineCore::export_state(uint64_t id) {
     if (s.window_floor > 0 && s.request.bounded_replay)
       return fail(ErrorCode::kUnsupported, "expected an exact request, found a bounded replay",
                   where);
-    return s.saved.empty() ? encode(s) : s.saved;
+    if (s.replaying()) return encode(s, 0);
+    return s.saved.empty() ? encode(s, s.computed) : s.saved;
   }
   return fail(ErrorCode::kNotFound,
               fmt::format("expected a running request, found none with id {}", id));
@@ -416,15 +420,16 @@ bool EngineCore::preempt(uint64_t id) {
 // The scheduler asks for it when the last step of the sequence has ended.
 bool EngineCore::park(Sequence& s) {
   DEEPMINT_CHECK(s.granted == s.computed && s.in_flight == 0);
-  if (s.computed <= s.hit && !s.decoding()) {
-    s.computed = s.granted = 0;  // nothing of its own yet: it begins anew, with what the cache has
+  if (s.computed <= s.began && !s.decoding()) {
+    s.computed = s.granted = 0;  // no row of it has run: it begins anew, with what the cache has
     s.hit = 0;
   } else {
+    const int32_t held = std::max(s.computed, s.hit);
     const auto parts = cache_->arena().parts();
-    const uint64_t bytes = kvcache::blocks_for(s.computed) * kvcache::bytes_per_block(parts) +
+    const uint64_t bytes = kvcache::blocks_for(held) * kvcache::bytes_per_block(parts) +
                            kvcache::bytes_per_slot(parts);
     if (static_cast<uint64_t>(stats_.parked_bytes) + bytes > park_budget_) return false;
-    s.saved = encode(s);
+    s.saved = encode(s, held);
     stats_.parked_bytes += static_cast<int64_t>(s.saved.size());
   }
   s.parked = true;
@@ -446,7 +451,7 @@ void EngineCore::begin(Sequence& s, const kvcache::Match& match) {
     kvcache::restore_parts(*view, cache_->arena(), s.blocks(), s.slot());
     if (s.parked) stats_.parked_bytes -= static_cast<int64_t>(s.saved.size());
     s.saved = {};
-    use_own_tail(s);
+    if (!s.replaying()) use_own_tail(s);
     s.snapshot_at = next_snapshot(s);
     return;
   }
@@ -480,6 +485,7 @@ void EngineCore::begin(Sequence& s, const kvcache::Match& match) {
   s.snapshot_from = plan.begin == 0 || plan.from_snapshot ? 0 : target - 1;
   s.computed = s.granted = plan.begin;
   s.hit = hit.hit;
+  s.began = plan.begin;
   s.window_floor = plan.window_floor;
   s.reused = hit.hit;
   s.replayed = hit.hit - plan.begin;
@@ -716,7 +722,6 @@ void EngineCore::start(Sequence& s) {
   if (s.parked) ++stats_.resumed;
   s.parked = false;
   stats_.cached_tokens += s.reused - s.counted_reused;
-  stats_.replayed_tokens += std::max(0, s.hit - s.computed);  // none where its state was copied
   s.counted_reused = s.reused;
   if (s.decoding()) move(s, RequestState::kLoading);
   move(s, s.decoding() ? RequestState::kDecode : RequestState::kPrefill);
@@ -729,6 +734,7 @@ void EngineCore::settle(const StepPlan& plan, const StepResult& result, const St
     double work_done = 0;
     for (const Grant& g : plan.grants) {
       work_done += work(g.begin, g.count);
+      stats_.replayed_tokens += std::clamp(g.sequence->hit - g.begin, 0, g.count);
       if (g.sequence->state == RequestState::kDone) stats_.late_rows += g.count;
     }
     queue_.step_took(work_done, result.took);

@@ -121,7 +121,7 @@ class EngineCore : private StateKeeper {
   void notice_cancelled(Sequence& sequence, bool before_plan);
   void report_load();
   double work(int32_t begin, int32_t count) const;
-  std::vector<std::byte> encode(Sequence& sequence) const;
+  std::vector<std::byte> encode(Sequence& sequence, int32_t computed) const;
 
   std::shared_ptr<Model> model_;
   const Clock& clock_;

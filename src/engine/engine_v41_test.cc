@@ -1,5 +1,6 @@
 // Prefixes of DeepSeek-V4.1 through the engine: global rows from the cache, window state from a
 // snapshot or by replay, and the bits of a cold run in every case.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -443,6 +444,77 @@ TEST_F(EngineV41, CompanionsAndPreemptionsDoNotShow) {
   }
 }
 
+// Set aside after every second step, inside the replay, at the hit and behind it: no row runs
+// twice, the bits are those of a cold run, and so are the snapshots that it leaves, which the next
+// one takes.
+TEST_F(EngineV41, AReplayThatIsSetAsideGoesOnWhereItStood) {
+  struct Way {
+    bool ahead;
+    int32_t step_tokens;
+    bool pushed;
+  };
+  for (const int32_t prompt : {100, 333, 700}) {
+    const GenerationRequest r = request(prompt, 12);
+    GenerationRequest before = request(prompt, 0);
+    before.tail_keep_tokens = 20;  // leaves blocks, and no snapshots
+    const Reply expected = cold(r);
+    int32_t replayed = 0;  // by one that is left alone
+    for (const Way way : {Way{false, 200, false}, Way{false, 29, true}, Way{true, 64, true}}) {
+      const std::string what = fmt::format("{} in steps of {}", prompt, way.step_tokens);
+      const auto core = engine(true, true, way.ahead, way.step_tokens);
+      ask(*core, before);
+      const auto sink = submit(*core, r);
+      const int64_t rows = core->stats().rows;
+      for (int step = 0; !core->idle(); ++step) {
+        core->step();
+        if (way.pushed && step % 2 == 1) core->preempt(2);
+      }
+      const Reply got = reply(*sink);
+      const Usage& usage = got.usage;
+      EXPECT_EQ(got, expected) << what;
+      EXPECT_EQ(core->stats().preempted > 3, way.pushed) << what;
+      EXPECT_EQ(core->stats().rows - rows,
+                prompt - usage.cached_tokens + usage.replayed_tokens + 11)
+          << what;
+      EXPECT_EQ(core->stats().replayed_tokens, usage.replayed_tokens) << what;
+      if (!way.pushed) replayed = usage.replayed_tokens;
+      EXPECT_GT(usage.replayed_tokens, 0) << what;
+      EXPECT_EQ(usage.replayed_tokens, replayed) << what;
+      const Reply next = ask(*core, r);
+      EXPECT_EQ(next, expected) << what << ", the next";
+      EXPECT_EQ(next.usage.replayed_tokens, 0) << what << ", the next";
+    }
+  }
+}
+
+// Pushed aside by requests that somebody waits for, in the midst of its replay and of its reply.
+TEST_F(EngineV41, ABatchRequestThatReplaysEndsBesideInteractiveOnes) {
+  GenerationRequest r = request(333, 8);
+  r.request_class = RequestClass::kBatch;
+  const GenerationRequest quick = request(9, 2, 0);
+  const Reply expected = cold(r), answer = cold(quick);
+  EngineConfig c;
+  c.max_running = 1;
+  c.step_tokens = 20;
+  c.context_tokens = 1024;
+  c.kv_bytes = 64 << 20;
+  c.snapshot_bytes = 0;
+  const auto core = std::move(*EngineCore::create(loaded_, c, Clock::steady()));
+  ask(*core, r);
+  const auto sink = submit(*core, r);
+  std::vector<std::shared_ptr<testing::CollectingSink>> quicks;
+  for (int step = 0; step < 150 && !sink->finished(); ++step) {
+    if (step % 5 == 0) quicks.push_back(submit(*core, quick));
+    core->step();
+  }
+  ASSERT_TRUE(sink->finished()) << "starved";
+  EXPECT_EQ(reply(*sink), expected);
+  EXPECT_GT(reply(*sink).usage.replayed_tokens, 20 * 5);
+  while (!core->idle()) core->step();
+  for (const auto& each : quicks) EXPECT_EQ(reply(*each), answer);
+  EXPECT_GT(core->stats().preempted, 3);
+}
+
 TEST_F(EngineV41, BoundedReplayIsAChoiceAndNobodyElsesState) {
   const auto core = engine(true, false);
   GenerationRequest r = request(512);
@@ -486,8 +558,7 @@ TEST_F(EngineV41, ABoundedReplayDependsOnTheCacheAndTheRequestAlone) {
           if (busy) exact = submit(*core, request(prompt, 20));
           for (int step = 0; !core->idle(); ++step) {
             core->step();
-            // Not again and again: in the middle of a replay it begins anew.
-            if (busy && (step == 2 || step == 9 || step == 30)) core->preempt(id);
+            if (busy && step % 2 == 1) core->preempt(id);
           }
           const Reply got = reply(*sink);
           EXPECT_TRUE(got.usage.bounded_replay);

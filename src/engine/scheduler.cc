@@ -91,7 +91,7 @@ bool Scheduler::take_memory(Sequence& next) {
   if (cache_.acquire(next.lease, match, need - match.hit_blocks, now_, wanted) !=
       kvcache::Acquired::kYes)
     return false;
-  while (next.blocks().size() < blocks_for(next.computed))
+  while (next.blocks().size() < blocks_for(std::max(next.computed, next.hit)))
     cache_.take(next.lease);  // a saved state brings its positions along
   next.miss = match.reason;
   keeper_.begin(next, match);
@@ -285,7 +285,7 @@ const StepPlan& Scheduler::plan(Clock::time_point now) {
     // unless what it held is no longer found (blocks whose hashes collide). Then it waits again.
     s.leader = nullptr, --followers_;
     cache_.release(s.lease, now);
-    s.computed = s.granted = 0;
+    s.computed = s.granted = s.hit = 0;
     if (take_memory(s)) {
       if (s.leader == nullptr) plan_->admitted.push_back(&s);
       ++i;

@@ -88,8 +88,10 @@ struct Sequence {
   int32_t snapshot_from = 0;    // before this position the private state is not that of a cold run
   int32_t latest_snapshot = 0;  // of its output: gives way to the next; 0: none
 
-  // How it begins after a prefix hit (Model::PrefixPlan): positions below `hit` are not written.
+  // How it begins after a prefix hit (Model::PrefixPlan): at `began`, and positions below `hit` are
+  // not written.
   int32_t hit = 0;
+  int32_t began = 0;
   int32_t window_floor = 0;
   int32_t reused = 0, replayed = 0;  // prompt tokens, for Usage
   bool replay_is_bounded = false;    // for Usage
@@ -130,6 +132,8 @@ struct Sequence {
   // Rows that no plan has yet, those of tokens that are still being sampled included.
   int32_t pending() const { return std::min(length() + in_flight, positions_needed()) - granted; }
   bool decoding() const { return length() + in_flight > prompt_tokens; }
+  // Global state reaches to the hit, private state is on its way there.
+  bool replaying() const { return computed < hit; }
   // Positions that the state must be able to hold: the last token that may come is never run.
   int32_t positions_needed() const { return limit > prompt_tokens ? limit - 1 : prompt_tokens; }
 

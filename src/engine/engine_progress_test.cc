@@ -1,0 +1,60 @@
+// Every request gets on, whoever comes beside it: docs/engine.md, *Progress*.
+#include <gtest/gtest.h>
+
+#include "engine/engine_core_testing.h"
+
+namespace deepmint {
+namespace {
+
+using testing::answer_alone;
+using testing::config;
+using testing::Driver;
+using testing::fake;
+using testing::kContext;
+using testing::simple;
+using testing::Submitted;
+
+// Rows that a request takes, had it run alone from where it began.
+int64_t rows_of(const Submitted& s) {
+  const Usage u = s.sink->finish()->usage;
+  return u.prompt_tokens - u.cached_tokens + u.replayed_tokens + std::max(0, u.output_tokens - 1);
+}
+
+// ---------------------------------------------------------------- stepping aside
+
+// A batch request whose replay takes sixteen steps, on a machine of which short interactive
+// requests want two steps of five: it is pushed aside before its replay is through, again and
+// again.
+TEST(EngineProgress, AReplayGoesOnWhereItStoodWhenItSteppedAside) {
+  for (const bool ahead : {false, true}) {
+    Driver d(fake(), config(1, 16, 40, ahead));
+    const Submitted first = d.submit(simple(300, 1));
+    d.run();
+    GenerationRequest r = simple(300, 20);
+    r.request_class = RequestClass::kBatch;
+    const Submitted s = d.submit(r);
+    std::vector<Submitted> all = {first, s};
+    int steps = 0;
+    for (; steps < 200 && !s.sink->finished(); ++steps) {
+      if (steps % 5 == 0)
+        all.push_back(d.submit(simple(10, 2, 100 + static_cast<uint64_t>(steps))));
+      d.core->step();
+    }
+    ASSERT_TRUE(s.sink->finished()) << "starved";
+    EXPECT_GT(d.core->stats().preempted, 3);
+    EXPECT_EQ(s.sink->finish()->usage.cached_tokens, 256);
+    EXPECT_EQ(s.sink->finish()->usage.replayed_tokens, 256);
+    EXPECT_EQ(d.core->stats().replayed_tokens, 256);
+    d.run();
+    int64_t rows = 0;
+    for (const Submitted& each : all) {
+      expect_answer(each, answer_alone(*d.model, each.request, kContext), "pushed about");
+      rows += rows_of(each);
+    }
+    EXPECT_EQ(d.core->stats().rows, rows);  // none ran twice
+    d.expect_clean();
+  }
+}
+
+}  // namespace
+}  // namespace deepmint
