@@ -56,5 +56,40 @@ TEST(EngineProgress, AReplayGoesOnWhereItStoodWhenItSteppedAside) {
   }
 }
 
+// ---------------------------------------------------------------- rows of a step
+
+// Requests behind a cached prompt come without end, and their replays alone are more than the
+// machine does. The prompt that came first gets on all the same: beside equals with the least chunk
+// of each step, beside lower classes with the whole.
+TEST(EngineProgress, ReplaysOfOthersDoNotHoldUpThePromptThatIsNext) {
+  for (const bool ahead : {false, true})
+    for (const RequestClass others : {RequestClass::kInteractive, RequestClass::kBatch}) {
+      Driver d(fake(), config(8, 40, 100, ahead));
+      d.submit(simple(258, 1, 7));
+      d.run();
+      const Submitted s = d.submit(simple(400, 5));
+      d.core->step();
+      std::vector<Submitted> behind;
+      int steps = 0;
+      for (; steps < 500 && !s.sink->finished(); ++steps) {
+        if (steps % 4 == 0) {
+          GenerationRequest r = simple(258, 2, 7);
+          r.request_class = others;
+          behind.push_back(d.submit(r));
+        }
+        d.core->step();
+      }
+      ASSERT_TRUE(s.sink->finished()) << "starved";
+      EXPECT_LE(steps, 400 / (others == RequestClass::kBatch ? 36 : 16) + 5 + 2);
+      d.run();
+      expect_answer(s, answer_alone(*d.model, s.request, kContext), "came first");
+      for (const Submitted& each : behind) {
+        expect_answer(each, answer_alone(*d.model, each.request, kContext), "behind");
+        EXPECT_EQ(each.sink->finish()->usage.replayed_tokens, 256);
+      }
+      d.expect_clean();
+    }
+}
+
 }  // namespace
 }  // namespace deepmint

@@ -12,8 +12,8 @@ namespace {
 
 using kvcache::blocks_for;
 
-// Rows that the first prompt of a step may have however far it has come: so that every prompt
-// gets on.
+// Rows that the prompt that is next has in every step, however far it has come and whoever is let
+// pass: so that every prompt gets on.
 constexpr int32_t kLeastChunk = 16;
 
 bool before(const Sequence& a, const Sequence& b) {
@@ -249,8 +249,11 @@ void Scheduler::grant(Sequence& sequence, int32_t count) {
   plan_->grants.push_back(g);
 }
 
-void Scheduler::grant_prompt(Sequence& sequence) {
+// front: the first in the order that wants rows. Until it has them, its least chunk is kept for it.
+void Scheduler::grant_prompt(Sequence& sequence, const Sequence& front) {
   size_t room = limits_.step_rows - plan_->rows;
+  if (&sequence != &front && front.last_step != step_)
+    room -= std::min(room, static_cast<size_t>(std::min(front.pending(), kLeastChunk)));
   const size_t logit_room = limits_.step_logit_rows - plan_->logit_rows;
   if (sequence.request.want_prompt_logits) room = std::min(room, logit_room);
   if (room == 0 || logit_room == 0) return;
@@ -258,11 +261,27 @@ void Scheduler::grant_prompt(Sequence& sequence) {
   if (sequence.snapshot_at > sequence.granted)
     count = std::min(count, sequence.snapshot_at - sequence.granted);
   const int32_t visible = rows_within(limits_.step_attention - plan_->attention, sequence.granted);
-  const bool first = plan_->attention == 0;
+  const bool first = plan_->attention == 0 || &sequence == &front;
   count = std::min(count, first ? std::max(visible, kLeastChunk) : visible);
   if (count == 0) return;
   grant(sequence, count);
   waiting_.served(sequence);
+}
+
+// In the order; but replays pass others of their class, for they are all that is between a hit and
+// its reply.
+void Scheduler::grant_prompts() {
+  const auto wants_rows = [this](const std::unique_ptr<Sequence>& s) {
+    return s->pending() > 0 && s->last_step != step_ && !s->yields && !s->ending &&
+           s->leader == nullptr;
+  };
+  const auto front = std::ranges::find_if(running_, wants_rows);
+  for (auto begin = front, end = front; begin != running_.end(); begin = end) {
+    for (; end != running_.end() && (*end)->class_index() == (*begin)->class_index(); ++end)
+      if (wants_rows(*end) && (*end)->granted < (*end)->hit) grant_prompt(**end, **front);
+    for (; begin != end; ++begin)
+      if (wants_rows(*begin)) grant_prompt(**begin, **front);
+  }
 }
 
 const StepPlan& Scheduler::plan(Clock::time_point now) {
@@ -305,14 +324,7 @@ const StepPlan& Scheduler::plan(Clock::time_point now) {
     all_decode = all_decode && decodes;
   }
   plan_->attention = 0;  // decode never waits for prefill, and does not use up its budget
-  if (all_decode) return *plan_;
-  const auto wants_rows = [this](const Sequence& s) {
-    return s.pending() > 0 && s.last_step != step_ && !s.yields && !s.ending && s.leader == nullptr;
-  };
-  for (const auto& s : running_)  // replays are short, and all that is between a hit and its reply
-    if (wants_rows(*s) && s->granted < s->hit) grant_prompt(*s);
-  for (const auto& s : running_)
-    if (wants_rows(*s)) grant_prompt(*s);
+  if (!all_decode) grant_prompts();
   return *plan_;
 }
 

@@ -16,11 +16,12 @@
 // with a row of it is retired.
 //
 // Order: class, fairness over keys, deadline, arrival (waiting_queue.h). Decode rows come first,
-// always. Then prompts in this order, inside two budgets: rows, and positions that they look at. A
-// waiting request starts when the blocks for its worst case are there, so a running one never has
-// to stop for want of memory, and none of its class or a lower one overtakes it. Where they are not
-// there because of running requests of lower classes, the last of those step aside (Parking) and
-// come back before others of their class.
+// always. Then prompts in this order, inside two budgets: rows, and positions that they look at; of
+// a class those first that replay, but for a few rows of the prompt that is next: it gets on in
+// every step. A waiting request starts when the blocks for its worst case are there, so a running
+// one never has to stop for want of memory, and none of its class or a lower one overtakes it.
+// Where they are not there because of running requests of lower classes, the last of those step
+// aside (StateKeeper) and come back before others of their class.
 //
 // A request takes what the cache has of its prompt. Where a running one is about to compute more of
 // it, the later one keeps its place and waits for that: n choices of one prompt, or many requests
@@ -126,7 +127,8 @@ class Scheduler {
   void leave_followers(const Sequence& leader);
   void publish(Sequence& sequence);
   void grant(Sequence& sequence, int32_t count);
-  void grant_prompt(Sequence& sequence);
+  void grant_prompt(Sequence& sequence, const Sequence& front);
+  void grant_prompts();
   bool in_flight(const Sequence& sequence) const { return sequence.last_step > retired_; }
 
   const SchedulerLimits limits_;
