@@ -54,6 +54,9 @@ void fail_request(Sequence& s, std::optional<Error> error) {
   s.ending = FinishReason::kError;
 }
 
+// Who came longer ago than this is not passed by anybody of its key, whatever their deadline.
+constexpr std::chrono::minutes kPatience{10};
+
 constexpr int32_t kSnapshotEvery = 8192;                     // tokens
 constexpr uint32_t kExactSnapshot = 0, kDecoderInexact = 1;  // tags
 
@@ -342,6 +345,10 @@ void EngineCore::add(std::unique_ptr<Sequence> sequence) {
   Sequence& s = *sequence;
   s.cost = s.work + 2 * queue_.expected_output(s.request.request_class, s.limit - s.length());
   if (!s.request.start_by && max_queue_.count() > 0) s.request.start_by = clock_.now() + max_queue_;
+  if (!s.due) {
+    s.due = clock_.now() + kPatience;
+    if (s.request.deadline) s.due = std::min(*s.due, *s.request.deadline);
+  }
   if (hooks_.log != nullptr) hooks_.log->add(s);
   scheduler_.enqueue(std::move(sequence));
 }

@@ -91,5 +91,39 @@ TEST(EngineProgress, ReplaysOfOthersDoNotHoldUpThePromptThatIsNext) {
     }
 }
 
+// ---------------------------------------------------------------- deadlines
+
+// More requests with a deadline of half a minute than the machine can do come without end, and one
+// without a deadline, or with one of tomorrow.
+TEST(EngineProgress, DeadlinesDoNotStarveWhoHasNone) {
+  using namespace std::chrono_literals;
+  for (const bool late : {false, true}) {
+    Driver d(fake(), config(1, 16, 40));
+    std::vector<Submitted> others;
+    const auto one_more = [&](uint64_t seed) {
+      GenerationRequest r = simple(20, 3, seed);
+      r.deadline = d.clock.now() + 30s;
+      others.push_back(d.submit(r));
+    };
+    one_more(1);
+    d.core->step();
+    GenerationRequest r = simple(30, 4);
+    if (late) r.deadline = d.clock.now() + 24h;
+    const Submitted s = d.submit(r);
+    int seconds = 0;
+    for (; seconds < 1000 && !s.sink->finished(); ++seconds) {
+      one_more(static_cast<uint64_t>(seconds));
+      d.clock.advance(1s);
+      d.core->step();
+    }
+    ASSERT_TRUE(s.sink->finished()) << "starved";
+    EXPECT_GT(seconds, 500);  // the others do go first, for a time
+    EXPECT_LE(seconds, 620);
+    d.run();
+    expect_answer(s, answer_alone(*d.model, s.request, kContext), "without a deadline");
+    d.expect_clean();
+  }
+}
+
 }  // namespace
 }  // namespace deepmint

@@ -74,6 +74,8 @@ void ScheduleLog::add(const Sequence& s) {
   if (r.bounded_replay) w.key("bounded_replay").value(true);
   if (r.tail_keep_tokens) w.key("tail_keep_tokens").value(*r.tail_keep_tokens);
   if (r.deadline) w.key("deadline").value(ns(*r.deadline));
+  if (s.due && s.due != r.deadline && s.due != Clock::time_point::max())
+    w.key("due").value(ns(*s.due));
   if (r.start_by) w.key("start_by").value(ns(*r.start_by));
   if (!r.fair_key.empty()) w.key("fair_key").value(utf8::sanitize(r.fair_key));
   if (r.fair_weight != 1) w.key("fair_weight").value(r.fair_weight);

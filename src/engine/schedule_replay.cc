@@ -237,6 +237,8 @@ class Replay {
     };
     optional("deadline", request.deadline, time_of);
     optional("start_by", request.start_by, time_of);
+    std::optional<Clock::time_point> due = request.deadline;
+    optional("due", due, time_of);
     if (r.find("tail_keep_tokens") != nullptr)
       need("tail_keep_tokens", request.tail_keep_tokens.emplace());
     const Value* sampling = r.find("sampling");
@@ -276,6 +278,7 @@ class Replay {
                                : core_->prepare_saved(std::move(request), std::move(bytes), sink));
     sequence->control->id = id;
     controls_[id] = sequence->control;
+    sequence->due = due.value_or(Clock::time_point::max());  // as recorded, whatever the clock says
     DEEPMINT_CHECK_OK(core_->take_place(*sequence));
     core_->add(std::move(sequence));
     ++done_.requests;

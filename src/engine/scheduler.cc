@@ -17,8 +17,8 @@ using kvcache::blocks_for;
 constexpr int32_t kLeastChunk = 16;
 
 bool before(const Sequence& a, const Sequence& b) {
-  return std::tuple(a.class_index(), a.tag, a.deadline_key(), a.arrival) <
-         std::tuple(b.class_index(), b.tag, b.deadline_key(), b.arrival);
+  return std::tuple(a.class_index(), a.tag, a.due_key(), a.arrival) <
+         std::tuple(b.class_index(), b.tag, b.due_key(), b.arrival);
 }
 
 void insert_in_order(std::vector<std::unique_ptr<Sequence>>& list,

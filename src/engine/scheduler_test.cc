@@ -44,8 +44,7 @@ std::unique_ptr<Sequence> sequence(uint64_t id, const Wish& wish) {
   s->request.request_class = wish.request_class;
   s->request.fair_key = wish.key;
   s->request.fair_weight = wish.weight;
-  if (wish.deadline_ms > 0)
-    s->request.deadline = Clock::time_point(std::chrono::milliseconds(wish.deadline_ms));
+  if (wish.deadline_ms > 0) s->due = Clock::time_point(std::chrono::milliseconds(wish.deadline_ms));
   s->cost = wish.prompt + 2.0 * wish.output;
   s->lease = kvcache::Lease(kvcache::blocks_for(s->positions_needed()));
   s->chain = kvcache::HashChain({.model_fingerprint = 1});

@@ -99,8 +99,11 @@ struct Sequence {
   bool mask_fed = false;
   kvcache::MissReason miss = kvcache::MissReason::kNone;
 
-  // Its place in the order: class, tag (fairness), deadline, arrival.
+  // Its place in the order: class, tag (fairness), `due`, arrival. due: its deadline, but never
+  // more than some minutes after it came, so that later ones with a deadline cannot pass it for
+  // ever.
   uint64_t arrival = 0;
+  std::optional<Clock::time_point> due;
   double cost = 0;  // what its key is charged: prompt work + 2 * expected output
   double tag = 0;
   double work = 0;  // of its prompt, as the queue model was told
@@ -138,9 +141,8 @@ struct Sequence {
   int32_t positions_needed() const { return limit > prompt_tokens ? limit - 1 : prompt_tokens; }
 
   size_t class_index() const { return static_cast<size_t>(request.request_class); }
-  int64_t deadline_key() const {
-    return request.deadline ? request.deadline->time_since_epoch().count()
-                            : std::numeric_limits<int64_t>::max();
+  int64_t due_key() const {
+    return due ? due->time_since_epoch().count() : std::numeric_limits<int64_t>::max();
   }
 
   // False, and the request must end with kInternal, where the step is not lawful.

@@ -13,13 +13,12 @@ constexpr size_t kMaxKeys = 4096;  // of a class that are remembered without a r
 
 bool WaitingQueue::Earlier::operator()(const std::unique_ptr<Sequence>& a,
                                        const std::unique_ptr<Sequence>& b) const {
-  return std::tuple(a->deadline_key(), a->arrival) < std::tuple(b->deadline_key(), b->arrival);
+  return std::tuple(a->due_key(), a->arrival) < std::tuple(b->due_key(), b->arrival);
 }
 
 bool WaitingQueue::Before::operator()(const Flow* a, const Flow* b) const {
   const Sequence &x = **a->waiting.begin(), &y = **b->waiting.begin();
-  return std::tuple(a->tag, x.deadline_key(), x.arrival) <
-         std::tuple(b->tag, y.deadline_key(), y.arrival);
+  return std::tuple(a->tag, x.due_key(), x.arrival) < std::tuple(b->tag, y.due_key(), y.arrival);
 }
 
 void WaitingQueue::push(std::unique_ptr<Sequence> sequence) {

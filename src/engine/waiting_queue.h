@@ -1,10 +1,10 @@
 // Requests that wait for a place, in the order in which they get one: class, then fairly over keys,
-// then deadline, then arrival.
+// then when they are due (Sequence::due), then arrival.
 //
 // Fair: start-time fair queueing. A key has a virtual time that grows by cost / weight with each
 // request that starts; the key with the smallest goes next. A key that was away comes back at its
 // class's virtual time, which is that of the request whose prompt was served last, so it neither
-// saves up turns nor waits behind what a busy key has piled up. Inside a key: earliest deadline
+// saves up turns nor waits behind what a busy key has piled up. Inside a key: earliest due
 // first, then first come.
 //
 //   queue.push(std::move(sequence));
@@ -27,7 +27,7 @@ namespace deepmint {
 
 class WaitingQueue {
  public:
-  // sequence->cost and ->arrival are set.
+  // sequence->cost, ->due and ->arrival are set.
   void push(std::unique_ptr<Sequence> sequence);
   Sequence* front() const;                                     // null: empty
   std::unique_ptr<Sequence> pop();                             // front(), with its `tag` set
@@ -47,7 +47,7 @@ class WaitingQueue {
   }
 
  private:
-  struct Earlier {  // deadline, then arrival
+  struct Earlier {  // due, then arrival
     bool operator()(const std::unique_ptr<Sequence>& a, const std::unique_ptr<Sequence>& b) const;
   };
   struct Flow {
