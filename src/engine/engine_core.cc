@@ -424,19 +424,30 @@ bool EngineCore::preempt(uint64_t id) {
   return false;
 }
 
+// Of state, when its last step has ended; 0: no row of it has run, and it will begin anew.
+uint64_t EngineCore::bytes_aside(const Sequence& s) const {
+  if (s.granted <= s.began && !s.decoding()) return 0;
+  const auto parts = cache_->arena().parts();
+  return kvcache::blocks_for(std::max(s.granted, s.hit)) * kvcache::bytes_per_block(parts) +
+         kvcache::bytes_per_slot(parts);
+}
+
+bool EngineCore::has_room(std::span<const std::unique_ptr<Sequence>> sequences) const {
+  auto bytes = static_cast<uint64_t>(stats_.parked_bytes);
+  for (const auto& s : sequences) bytes += bytes_aside(*s);
+  return bytes <= park_budget_;
+}
+
 // The scheduler asks for it when the last step of the sequence has ended.
 bool EngineCore::park(Sequence& s) {
   DEEPMINT_CHECK(s.granted == s.computed && s.in_flight == 0);
-  if (s.computed <= s.began && !s.decoding()) {
-    s.computed = s.granted = 0;  // no row of it has run: it begins anew, with what the cache has
+  const uint64_t bytes = bytes_aside(s);
+  if (static_cast<uint64_t>(stats_.parked_bytes) + bytes > park_budget_) return false;
+  if (bytes == 0) {
+    s.computed = s.granted = 0;  // it takes what the cache has then
     s.hit = 0;
   } else {
-    const int32_t held = std::max(s.computed, s.hit);
-    const auto parts = cache_->arena().parts();
-    const uint64_t bytes = kvcache::blocks_for(held) * kvcache::bytes_per_block(parts) +
-                           kvcache::bytes_per_slot(parts);
-    if (static_cast<uint64_t>(stats_.parked_bytes) + bytes > park_budget_) return false;
-    s.saved = encode(s, held);
+    s.saved = encode(s, std::max(s.computed, s.hit));
     stats_.parked_bytes += static_cast<int64_t>(s.saved.size());
   }
   s.parked = true;

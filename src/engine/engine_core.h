@@ -101,6 +101,8 @@ class EngineCore : private StateKeeper {
              const EngineHooks& hooks, std::unique_ptr<kvcache::CacheManager> cache,
              const SchedulerLimits& limits, uint64_t park_budget, EngineInfo info);
 
+  uint64_t bytes_aside(const Sequence& sequence) const;
+  bool has_room(std::span<const std::unique_ptr<Sequence>> sequences) const override;
   bool park(Sequence& sequence) override;
   void begin(Sequence& sequence, const kvcache::Match& match) override;
   void take_snapshot(Sequence& sequence);

@@ -138,7 +138,8 @@ void Scheduler::leave_followers(const Sequence& leader) {
     if (s->leader == &leader) s->shared_blocks = 0, s->leader = s.get();  // looks again
 }
 
-// Lets the last of lower classes step aside until `next` fits, unless all of them would not do.
+// Lets the last of lower classes step aside until `next` fits, unless all of them would not do or
+// their states would have no room.
 bool Scheduler::make_room(const Sequence& next) {
   size_t places =
       limits_.max_running - std::min(limits_.max_running, running_.size() + draining_.size());
@@ -156,12 +157,12 @@ bool Scheduler::make_room(const Sequence& next) {
     ++places, ++slots;
     free += s.blocks().size() + s.lease.reserved();
   }
-  if (!fits()) return false;
+  const std::span last(running_.data() + running_.size() - victims, victims);
+  if (!fits() || !keeper_.has_room(last)) return false;
   bool quiet = true;
-  for (size_t i = 0; i < victims; ++i) {
-    Sequence& s = *running_[running_.size() - 1 - i];
-    s.yields = yielding_ = true;
-    quiet = quiet && !in_flight(s);
+  for (const auto& s : last) {
+    s->yields = yielding_ = true;
+    quiet = quiet && !in_flight(*s);
   }
   if (!quiet) return false;  // at the next plan their last step will have ended
   while (victims > 0 && preempt(running_.back().get(), now_)) --victims;

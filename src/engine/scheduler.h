@@ -31,6 +31,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/sequence.h"
@@ -73,6 +74,8 @@ struct StepPlan {
 class StateKeeper {
  public:
   virtual ~StateKeeper() = default;
+  // Whether the states of all of these could be kept, rows in flight included.
+  virtual bool has_room(std::span<const std::unique_ptr<Sequence>> sequences) const = 0;
   // The sequence steps aside: its state goes into sequence.saved, before its lease is released.
   // False: no room, it stays.
   virtual bool park(Sequence& sequence) = 0;

@@ -57,6 +57,9 @@ std::unique_ptr<Sequence> sequence(uint64_t id, const Wish& wish) {
 // Keeps states as a count.
 class ShelfKeeper : public StateKeeper {
  public:
+  bool has_room(std::span<const std::unique_ptr<Sequence>> sequences) const override {
+    return sequences.size() <= static_cast<size_t>(room);
+  }
   bool park(Sequence& s) override {
     if (room == 0) return false;
     --room;
@@ -345,6 +348,26 @@ TEST(Scheduler, WithoutRoomToParkTheyStay) {
   EXPECT_TRUE(s.parking.parked.empty());
   s.run();
   EXPECT_THAT(s.done, ElementsAre(1, 2));
+}
+
+// Nor is anybody held up for it, a step ahead, or parked beside others who have no room.
+TEST(Scheduler, WithoutRoomToParkTheyAreNotHeldUp) {
+  Simulation s(limits(2, 64));
+  s.parking.room = 1;
+  for (const uint64_t id : {1u, 2u})
+    s.add(id, {.output = 20, .request_class = RequestClass::kBatch});
+  s.step(), s.step();
+  s.add(3, {.prompt = 64 * 999});  // both would have to go
+  const StepPlan* last = &s.plan();
+  for (int i = 0; i < 10; ++i) {
+    const StepPlan& plan = s.plan();
+    EXPECT_EQ(plan.rows, 2u);
+    s.finish(*last);
+    last = &plan;
+  }
+  EXPECT_TRUE(s.parking.parked.empty());
+  s.finish(*last);
+  s.run();
 }
 
 // A step ahead: the victim has a row in flight, so it gets no more and steps aside one plan later.
