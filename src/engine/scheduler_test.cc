@@ -222,6 +222,26 @@ TEST(Scheduler, AKeyThatComesBackStartsAtThePresent) {
   s.run();
 }
 
+// More ever new keys than the machine can serve: one that has been served once gets its next turn
+// all the same, when those that were there had theirs.
+TEST(Scheduler, KeysThatNobodyHasSeenDoNotStarveThoseThatCameBack) {
+  for (const size_t places : {1u, 3u}) {
+    Simulation s(limits(places, 64));
+    uint64_t id = 100;
+    const auto crowd = [&] {
+      while (s.scheduler.waiting().size() < 20) s.add(++id, {.key = std::to_string(id)});
+    };
+    s.add(1, {.key = "returns"});
+    crowd();
+    while (s.done.empty()) s.step();
+    s.add(2, {.key = "returns"});
+    int steps = 0;
+    for (; steps < 1000 && std::ranges::count(s.done, 2u) == 0; ++steps) s.step(), crowd();
+    EXPECT_LE(steps, 2 * (20 + static_cast<int>(places)) + 4) << places;
+    s.run();
+  }
+}
+
 // With room for all, the order of prompts is the fair one too: the late small key does not wait for
 // a hundred prompts that were admitted before.
 TEST(Scheduler, RunningPromptsAreServedFairly) {

@@ -59,8 +59,14 @@ std::unique_ptr<Sequence> WaitingQueue::take(
   std::unique_ptr<Sequence> sequence = std::move(flow.waiting.extract(which).value());
   if (starts) {
     sequence->tag = flow.tag;
-    flow.tag += sequence->cost / sequence->request.fair_weight;
+    const double turn = sequence->cost / sequence->request.fair_weight;
+    flow.tag += turn;
     ++c.active;
+    // Who begins at the present moves it on, by the share that is theirs of all that are there. Or
+    // keys that nobody has seen, which all begin at the present, would hold it still, and who has
+    // had a turn would never have the next.
+    if (sequence->tag <= c.time)
+      c.time += turn / static_cast<double>(c.active + c.ready.size() + 1);
   }
   if (!flow.waiting.empty()) c.ready.insert(&flow);
   --size_;

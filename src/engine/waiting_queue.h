@@ -4,7 +4,8 @@
 // Fair: start-time fair queueing. A key has a virtual time that grows by cost / weight with each
 // request that starts; the key with the smallest goes next. A key that was away comes back at its
 // class's virtual time, which is that of the request whose prompt was served last, so it neither
-// saves up turns nor waits behind what a busy key has piled up. Inside a key: earliest due
+// saves up turns nor waits behind what a busy key has piled up. Requests that begin at that time
+// move it on, so keys without end that come anew do not hold it still. Inside a key: earliest due
 // first, then first come.
 //
 //   queue.push(std::move(sequence));
