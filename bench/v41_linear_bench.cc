@@ -2,8 +2,9 @@
 // oneDNN.
 //
 //   v41_linear_bench [--formats BF16,FP8,FP4] [--rows 1,2,4,8,16,512] [--threads N]
-//                    [--seconds 0.2] [--shapes official|bench] [--no-rival]
+//                    [--seconds 0.2] [--shapes official|bench] [--no-rival] [--cached K]
 //
+// --cached K: rows of K weights from each core's second-level cache instead, GB/s of all threads.
 // Weights are cold: each product takes the next of enough copies of its matrix that the last cache
 // holds none of them for the next turn. Activations are warm. GB/s counts codes and scales; the
 // time includes quantising the activations.
@@ -19,8 +20,10 @@
 #include "core/cpu_isa.h"
 #include "kernels/roofs.h"
 #include "kernels/v41_linear.h"
+#include "kernels/v41_linear_kernels.h"
 #include "linear_rival.h"
 #include "timing.h"
+#include "v41_cache_roofs.h"
 
 namespace deepmint::bench {
 namespace {
@@ -55,7 +58,24 @@ struct Options {
   double seconds = 0.15;
   std::string shapes = "official";
   bool no_rival = false;
+  int64_t cached = 0;
 };
+
+int run_cached(const Options& options) {
+  ThreadPool pool(options.threads);
+  fmt::print("{}, {} threads, GB/s of codes and scales\n{:<6}", to_string(active_isa()),
+             pool.size(), "rows");
+  for (const int64_t m : options.rows) fmt::print("{:>8}", m);
+  for (size_t format = 0; format < std::size(kNames); ++format) {
+    if (std::ranges::find(options.formats, kNames[format]) == options.formats.end()) continue;
+    fmt::print("\n{:<6}", kNames[format]);
+    for (const int64_t m : options.rows)
+      fmt::print("{:>8.1f}",
+                 cached_product(pool, static_cast<V41Format>(format), options.cached, m));
+  }
+  fmt::print("\n");
+  return 0;
+}
 
 int run(const Options& options) {
   ThreadPool pool(options.threads);
@@ -149,10 +169,17 @@ int main(int argc, char** argv) {
   app.add_option("--seconds", options.seconds, "time per measurement");
   app.add_option("--shapes", options.shapes, "official or bench");
   app.add_flag("--no-rival", options.no_rival, "without oneDNN");
+  app.add_option("--cached", options.cached, "columns of weights that stay in the cache")
+      ->check(CLI::Range(32, 65536));
   CLI11_PARSE(app, argc, argv);
+  if (options.cached % kernels::kV41Step != 0) {
+    fmt::print(stderr, "--cached: expected a multiple of {}, found {}\n", kernels::kV41Step,
+               options.cached);
+    return 2;
+  }
   if (const auto ok = init_active_isa(); !ok) {
     fmt::print(stderr, "{}\n", ok.error().str());
     return 2;
   }
-  return bench::run(options);
+  return options.cached > 0 ? bench::run_cached(options) : bench::run(options);
 }

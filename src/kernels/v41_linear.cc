@@ -42,7 +42,7 @@ const V41Tables& tables() {
     for (int b = 0; b < 256; ++b) {
       t.e8m0[b] = b == 255 ? kNaN : power_of_two(b - 127);
       t.e8m0_half[b] = b == 255 ? kNaN : power_of_two(b - 119);
-      for (size_t c = 0; c < 16; ++c) t.fp4_bf16[b][c] = to_bf16(t.e2m1[c] * t.e8m0[b]);
+      for (size_t c = 0; c < 32; ++c) t.fp4_bf16[b][c] = to_bf16(t.e2m1[c % 16] * t.e8m0[b]);
     }
     return t;
   }();

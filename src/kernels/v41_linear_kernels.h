@@ -25,7 +25,7 @@ struct V41Tables {
   float e2m1[16];
   float e8m0[256];                         // 2^(b - 127), NaN for 255
   float e8m0_half[256];                    // 2^(b - 119): E4M3 read as f16 is 2^-8 of its value
-  alignas(64) uint16_t fp4_bf16[256][16];  // e2m1[code] * e8m0[scale] as BF16
+  alignas(64) uint16_t fp4_bf16[256][32];  // e2m1[code % 16] * e8m0[scale] as BF16
 };
 
 // Weights as stored, and rows of prepared activations.

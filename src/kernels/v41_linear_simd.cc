@@ -106,9 +106,12 @@ void direct_tile(const V41Args& a, int64_t output) {
 DM_INLINE __m512i half_of_codes(const uint8_t* p) {
   return _mm512_zextsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
-// kScaled: the scales are in the activations already.
+// kScaled: the scales are in the activations already. So many outputs expand before their products
+// begin: multiplying and looking up share units, and one after the other they are in each other's
+// way.
 template <int kRows, int kOutputs, bool kScaled>
 DM_INLINE void pair_tile(const V41Args& a, int64_t output) {
+  constexpr int kMost = kRows < 4 ? 4 : 2, kExpanded = kOutputs < kMost ? kOutputs : kMost;
   F16 acc[kRows][kOutputs];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
@@ -130,17 +133,29 @@ DM_INLINE void pair_tile(const V41Args& a, int64_t output) {
     for (int o = 0; o < kOutputs; ++o)
       __builtin_prefetch(ahead + at * kOutputs + 64 * static_cast<size_t>(o), 0, 2);
 #pragma GCC unroll 8
-    for (int o = 0; o < kOutputs; ++o) {
-      const uint8_t* p = codes + static_cast<size_t>(o) * a.code_stride + at;
-      const __m512i bytes = whole ? _mm512_loadu_si512(p) : half_of_codes(p);
-      const Fp8::Pair w =
-          kScaled ? Fp8::load_pair(table, bytes) : Fp8::load_pair(table, bytes, exponents);
+    for (int first = 0; first < kOutputs; first += kExpanded) {
+      Fp8::Pair w[kExpanded];
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r)
-        acc[r][o] = dot(acc[r][o], w.first, load_operand(x[r] + 2 * at));
+      for (int o = 0; o < kExpanded; ++o) {
+        const uint8_t* p = codes + static_cast<size_t>(first + o) * a.code_stride + at;
+        const __m512i bytes = whole ? _mm512_loadu_si512(p) : half_of_codes(p);
+        w[o] = kScaled ? Fp8::load_pair(table, bytes) : Fp8::load_pair(table, bytes, exponents);
+        __asm__("" : "+v"(w[o].first.v), "+v"(w[o].second.v));  // not later
+      }
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r)
-        acc[r][o] = dot(acc[r][o], w.second, load_operand(x[r] + 2 * at + kOperandStep));
+      for (int r = 0; r < kRows; ++r) {
+        const Operand v = load_operand(x[r] + 2 * at);
+#pragma GCC unroll 8
+        for (int o = 0; o < kExpanded; ++o)
+          acc[r][first + o] = dot(acc[r][first + o], w[o].first, v);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const Operand v = load_operand(x[r] + 2 * at + kOperandStep);
+#pragma GCC unroll 8
+        for (int o = 0; o < kExpanded; ++o)
+          acc[r][first + o] = dot(acc[r][first + o], w[o].second, v);
+      }
     }
   };
   for (; at + 64 <= k; at += 64) group(true, kScaled ? uint8_t{127} : scales[at / 32 + 1]);
@@ -340,27 +355,6 @@ void direct_passes(const V41Args& a) {
   for (; output + 6 <= a.end; output += 6) direct_pass<Format, 6>(a, output);
   for (; output + 4 <= a.end; output += 4) direct_pass<Format, 4>(a, output);
   for (; output < a.end; ++output) direct_pass<Format, 1>(a, output);
-}
-#endif
-
-#if DEEPMINT_ISA_LEVEL >= 4
-// FP8, seven or eight rows: four, then the rest over the same 32 outputs, which are in the cache by
-// then. Expanding twice costs less than summing so many rows for only two outputs at a time.
-void direct_halves(const V41Args& a) {
-  V41Args part = a;
-  for (int64_t first = a.begin; first < a.end; first += 32) {
-    part.begin = first;
-    part.end = first + 32 < a.end ? first + 32 : a.end;
-    part.x = a.x;
-    part.y = a.y;
-    direct_pairs<4, 4>(part);
-    part.x += 4;
-    part.y += 4 * a.y_stride;
-    if (a.m == 7)
-      direct_pairs<3, 4>(part);
-    else
-      direct_pairs<4, 4>(part);
-  }
 }
 #endif
 
@@ -613,7 +607,6 @@ void direct(const V41Args& a) {
   } else {
     if (a.m == 5) return direct_rows<Format, 5, 2>(a);
     if (a.m == 6) return direct_rows<Format, 6, 2>(a);
-    if constexpr (Format::kStepBytes == 32) return direct_halves(a);
     if (a.m == 7) return direct_rows<Format, 7, 2>(a);
     if (a.m == 8) return direct_rows<Format, 8, 2>(a);
   }

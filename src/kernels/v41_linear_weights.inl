@@ -150,7 +150,7 @@ struct Fp4 {
   static constexpr bool kSharedScale = false;
 #if DEEPMINT_ISA_LEVEL >= 4
   struct Scale {
-    const uint16_t* table;  // the 16 weights that this scale allows
+    const uint16_t* table;  // the 16 weights that this scale allows, twice
   };
   DM_INLINE Scale scale(const V41Args& a, uint8_t b) { return {a.tables->fp4_bf16[b]}; }
   struct Halves {
@@ -163,8 +163,12 @@ struct Fp4 {
             _mm256_permutexvar_epi16(_mm256_srli_epi16(c, 4), table)};
   }
   DM_INLINE Operand load_weights(const V41Args&, const uint8_t* p, Scale s) {
-    const Halves w = load_halves(p, s);
-    return {_mm512_inserti64x4(_mm512_castsi256_si512(w.even), w.odd, 1)};
+    const __m256i twice =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    // Of the second copy the high nibbles; what lies above a nibble chooses between equal entries.
+    const __m256i codes =
+        _mm256_srlv_epi16(twice, _mm256_setr_epi16(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4));
+    return {_mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(codes), _mm512_load_si512(s.table))};
   }
 #else
   struct Scale {
