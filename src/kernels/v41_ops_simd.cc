@@ -83,8 +83,10 @@ DM_INLINE void dots_block(const float* x, int64_t n, const float* fn, float* out
     for (int o = 0; o < Outputs; ++o) out[r * stride + o] = static_cast<float>(sum8(sums[r][o]));
 }
 
+// No more outputs than the first-level cache has ways: their weights lie a multiple of its sets
+// apart.
 #if DEEPMINT_ISA_LEVEL >= 2
-constexpr int kMixRows = 4, kMixOutputs = 6, kMixSingle = 12;
+constexpr int kMixRows = 4, kMixOutputs = 6, kMixSingle = 8;
 #elif DEEPMINT_ISA_LEVEL == 1
 constexpr int kMixRows = 2, kMixOutputs = 2, kMixSingle = 4;
 #else
@@ -105,6 +107,13 @@ void mix_dots(const float* x, int64_t rows, int64_t n, const float* fn, int64_t 
   int64_t row = 0;
   for (; row + kMixRows <= rows; row += kMixRows)
     dots_outputs<kMixRows, kMixOutputs>(x + row * n, n, fn, begin, end, out + row * stride, stride);
+#if DEEPMINT_ISA_LEVEL >= 2
+  // Once over the weights, for which memory is waited.
+  if (rows - row == 3)
+    return dots_outputs<3, 8>(x + row * n, n, fn, begin, end, out + row * stride, stride);
+  if (rows - row == 2)
+    return dots_outputs<2, 6>(x + row * n, n, fn, begin, end, out + row * stride, stride);
+#endif
   for (; row < rows; ++row)
     dots_outputs<1, kMixSingle>(x + row * n, n, fn, begin, end, out + row * stride, stride);
 }
