@@ -32,9 +32,12 @@ void V41Lookahead::announce(std::span<const V41Weights> weights, std::span<const
   const auto up_to = [&](size_t last_piece, int64_t last_output) {
     for (; piece <= last_piece; ++piece, output = 0) {
       const V41Weights& w = weights[piece];
-      const V41Place part = v41_place(w, output, piece == last_piece ? last_output : w.n);
-      announcement_[thread].add(part.scales);
-      announcement_[thread].add(part.codes);
+      const int64_t end = piece == last_piece ? last_output : w.n;
+      if (output < end) {  // of none, there would still be the scales of their block
+        const V41Place part = v41_place(w, output, end);
+        announcement_[thread].add(part.scales);
+        announcement_[thread].add(part.codes);
+      }
       if (piece == last_piece) break;
     }
     output = last_output;
