@@ -357,6 +357,13 @@ void V41Workspace::make_shares(std::span<const V41Product> products, size_t thre
 
 void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, ThreadPool& pool,
                 const V41Beside& beside) {
+  struct Told {  // also when something throws
+    V41Lookahead* lookahead = nullptr;
+    ~Told() {
+      if (lookahead != nullptr) lookahead->end();
+    }
+  };
+  const Told told{workspace.lookahead_};
   const V41Kernels& kernel = kernels();
   int64_t max_k = 0;
   for (const V41Product& p : products) {
@@ -398,7 +405,7 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
   };
   pool.run(threads, [&](size_t own, size_t, int) {
     std::byte* panel = workspace.panels_[own].data();
-    if (workspace.lookahead_ != nullptr) workspace.lookahead_->begin(static_cast<int>(own));
+    if (told.lookahead != nullptr) told.lookahead->begin(static_cast<int>(own));
     const auto take = [](V41Workspace::Share& from, auto&& body) {
       for (;;) {
         const size_t at = from.next.fetch_add(1, std::memory_order_relaxed);
@@ -425,7 +432,6 @@ void v41_linear(std::span<const V41Product> products, V41Workspace& workspace, T
     }
     do_beside();
   });
-  if (workspace.lookahead_ != nullptr) workspace.lookahead_->end();
 }
 
 void v41_linear_here(const V41Product& p) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -344,6 +345,23 @@ TEST_F(V41LinearTest, LookaheadFetchesWhatComesNext) {
     size_t bytes = 0;
     for (const Memory m : ahead.left(rank)) bytes += m.size();
     EXPECT_EQ(bytes, V41Lookahead::kMostBytes);
+  }
+}
+
+// A call takes its announcement with it when it throws, too: the next one has none.
+TEST_F(V41LinearTest, LookaheadAfterAThrow) {
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    V41Lookahead ahead(pool);
+    pool.set_meanwhile(nullptr);
+    V41Workspace workspace;
+    workspace.set_lookahead(&ahead);
+    const Case c = make_case(V41Format::kFp8, 96, 64, rng_);
+    ahead.announce({{c.weights()}});
+    const auto fail = [](void*, size_t) { throw std::runtime_error("beside"); };
+    EXPECT_THROW(v41_linear({}, workspace, pool, {1, 1, fail, nullptr}), std::runtime_error);
+    v41_linear({}, workspace, pool);
+    for (int rank = 0; rank < threads; ++rank) EXPECT_TRUE(ahead.left(rank).empty());
   }
 }
 
