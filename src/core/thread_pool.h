@@ -66,7 +66,8 @@ class PoolWatch {
 class Meanwhile {
  public:
   virtual ~Meanwhile() = default;
-  // A little of it, well below a microsecond, on the waiting thread. False: nothing is left.
+  // A little of it, well below a microsecond, on the waiting thread. False: nothing is left. A
+  // thread for which something always is never sleeps.
   virtual bool some(int rank) noexcept = 0;
 };
 

@@ -152,7 +152,7 @@ class Arithmetic {
 };
 
 std::unique_ptr<Arithmetic> make_reference_arithmetic();
-// `pool` must outlive the result.
+// `pool` must outlive the result, which is made and destroyed between its calls.
 std::unique_ptr<Arithmetic> make_fast_arithmetic(ThreadPool* pool);
 
 }  // namespace deepmint::v41
