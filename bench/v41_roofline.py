@@ -171,33 +171,33 @@ Layers of official widths (three of them, 48 experts): `chrt -f 1 v41_phases FOL
 | 16, at 66 GB/s | 1978 | 29.9 | 123.9 | arithmetic | 142.2 | 87 % | |
 
 The memory of this machine changes within minutes; the last three lines are another run. The last column is where both roofs are as high, on two cores; half of it is what one core keeps up with. Memory of 200 GB/s takes 6 such cores at one row, 8 at two, 10 at four, 15 at eight; memory of 460 GB/s takes 14, 18, 22 and 34.
-Three more runs, memory at 36 to 37 GB/s: 90, 92 and 93 % of memory at one row, 86, 89 and 91 % at two. At 65 GB/s the state before reached 66 % of memory at one row and 72 % of arithmetic at two.
+Three more runs, memory at 36 to 37 GB/s: 90, 92 and 93 % of memory at one row, 86, 89 and 91 % at two. With weights that expand in groups, later the same day: arithmetic 14.8, 23.8, 36.2, 64.5 and 117 ms; two quiet runs 84 and 93 %, 90 and 90, 82 and 81 of memory at one, two and four rows, 78 and 84 % of arithmetic at 8 and 16. At 65 GB/s the state before reached 66 % of memory at one row and 72 % of arithmetic at two.
 
 GB/s of weights from the second-level caches of both cores, by rows of the step (experts: by the rows that an expert gets, on average):
 
 | | 1 | 2 | 4 | 8 | 16 |
 |---|---|---|---|---|---|
-| FP8 | 81 | 53 | 44 | 22 | 11 |
+| FP8 | 84 | 58 | 43 | 21 | 11 |
 | BF16 | 153 | 132 | 105 | 51 | 25 |
-| FP4 | 49 (1.0) | 46 (1.2) | 40 (1.7) | 31 (2.7) | 21 (4.3) |
+| FP4 | 49 (1.0) | 46 (1.2) | 40 (1.7) | 31 (2.7) | 23 (4.3) |
 
 FP4 from the cache is slower than the memory of this machine in its fast minutes (60 GB/s) at every number of rows, and than its slow minutes (37) from about two rows of an expert on: then arithmetic binds the experts, and no
 prefetching can change it.
 
-The `bench` preset (all 40 layers, narrow; `chrt -f 1 v41_phases FOLDER --decode 1024 --rows 1,2,4,8,16 --steps 14`, one and two rows seven times with `--rows 1,2 --steps 16`), where fixed costs of a layer weigh more:
+The `bench` preset (all 40 layers, narrow; `chrt -f 1 v41_phases FOLDER --decode 1024 --rows 4,8,16 --steps 14`, one and two rows nine times with `--rows 1,2 --steps 16`, medians, nothing else on the machine, 2026-11-30), where fixed costs of a layer weigh more:
 
 | rows | memory at | MB a step | memory, ms | arithmetic, ms | binds | step, ms | of what binds | each product at what binds it |
 |---|---|---|---|---|---|---|---|---|
-| 1 | 35–36 GB/s | 754 | 21.2 | 12.9 | memory | 26.6 | 79 % (76 to 80 in five runs; 81 at 36.5) | 84 % |
-| 1 | 63–66 GB/s | 754 | 11.7 | 12.9 | arithmetic | 24.8 | 52 % | 59 % |
-| 2 | 35–36 GB/s | 889 | 25.3 | 21.6 | memory | 35.3 | 72 % (68 to 77) | 80 % |
-| 2 | 63–66 GB/s | 889 | 13.7 | 21.4 | arithmetic | 33.1 to 34.4 | 62 to 65 % | 66 % |
-| 4 | 34.5 GB/s | 1055 | 30.9 | 32.8 | arithmetic | 48.2 | 68 % | 76 % |
-| 8 | 34 GB/s | 1224 | 37.3 | 60.8 | arithmetic | 84.4 to 90.9 | 67 to 72 % | |
-| 16 | 36 GB/s | 1509 | 42.2 | 117.8 | arithmetic | 159.1 | 74 % | |
+| 1 | 35–36 GB/s | 754 | 21.2 | 12.6 | memory | 25.6 | 83 % (82 to 84 in six of nine runs) | 88 % |
+| 1 | 64–67 GB/s | 754 | 11.6 | 12.7 | arithmetic | 24.6 | 47 to 53 % | 59 % |
+| 2 | 35–36 GB/s | 889 | 25.1 | 20.7 | memory | 34.1 | 73 % (71 to 78 in five of nine runs) | 82 % |
+| 2 | 64–67 GB/s | 889 | 13.5 | 20.7 | arithmetic | 33.0 | 62 to 65 % | 64 % |
+| 4 | 37 GB/s | 1055 | 29.0 | 32.7 | arithmetic | 46.3 | 71 % | 76 % |
+| 8 | 67 GB/s | 1224 | 19.0 | 59.8 | arithmetic | 86.4 to 93.1 | 69 % | |
+| 16 | 66 GB/s | 1509 | 22.9 | 113.5 | arithmetic | 167 to 190 | 60 to 68 % | |
 
 The last column adds up, kind of product by kind of product, the longer of its two times. What is missing to it: attention, which is a third of all multiply-adds of this preset (a tenth at official widths) and runs at half of the
-BF16 peak at one row and at two thirds at more, while it fetches the weights that come next; and the work of one thread, 1.5 ms of a step, and the beginnings of 12 pieces of work in each layer.
+BF16 peak at one row and at two thirds at more, while it fetches the weights that come next; and the work of one thread, 1.2 to 1.5 ms of a step, during which the others fetch.
 
 """
 
