@@ -23,6 +23,9 @@ class ThreadPool;
 
 namespace deepmint::v41 {
 
+// Up to so many rows a step waits for weights, and what knows the next ones fetches them meanwhile.
+inline constexpr int64_t kFewRows = 16;
+
 enum class Output : uint8_t { kBf16, kF32 };
 
 // Packed rows of the caches (formats.h): codes, then scales.

@@ -80,7 +80,8 @@ Status check_experts(const Weights& weights) {
 void FastLinear::prepare(const Config& c, const Weights& weights) {
   following_.clear();
   const Matrix* before = &weights.head;  // the last step's
-  const auto then = [&](std::initializer_list<const Matrix*> read, const Matrix* last,
+  // The next call reads these, some of them absent; `last` is what it is known by.
+  const auto then = [&](const std::vector<const Matrix*>& read, const Matrix* last,
                         std::initializer_list<kernels::V41Lookahead::Memory> beside = {}) {
     Following& f = following_[before->weight->bytes.data()];
     for (const Matrix* m : read)
@@ -99,8 +100,9 @@ void FastLinear::prepare(const Config& c, const Weights& weights) {
     then({&l.wq_b, l.indexer ? &l.indexer->wq_b : nullptr}, &l.wq_b);
     if (compressor != nullptr)  // of some rows, in between
       following_[compressor->wk.weight->bytes.data()] = following_[l.wkv.weight->bytes.data()];
-    for (const Matrix& group : l.wo_a) then({&group}, &l.wq_b);
-    before = &l.wo_a.front();
+    std::vector<const Matrix*> groups;
+    for (const Matrix& group : l.wo_a) groups.push_back(&group);
+    then(groups, groups.front());
     then({&l.wo_b}, &l.wo_b);
     then({&l.shared.w1, &l.shared.w3}, &l.shared.w2, {l.gate.weight->bytes, of(l.ffn_mix)});
   }
@@ -108,16 +110,17 @@ void FastLinear::prepare(const Config& c, const Weights& weights) {
   announced_.reserve(static_cast<size_t>(c.experts) + 1);
 }
 
-// Up to so many rows a step waits for weights.
-constexpr int64_t kFewRows = 16;
+const FastLinear::Following* FastLinear::after(const Matrix& w) const {
+  const auto found = following_.find(w.weight->bytes.data());
+  return found == following_.end() ? nullptr : &found->second;
+}
 
 void FastLinear::announce_after(const Matrix& w, int64_t m) {
-  if (m > kFewRows) return;
-  const auto found = following_.find(w.weight->bytes.data());
-  if (found == following_.end()) return;
+  const Following* next = m > kFewRows ? nullptr : after(w);
+  if (next == nullptr) return;
   size_t beside = 0;
-  for (const auto& memory : found->second.beside) beside += memory.size() * static_cast<size_t>(m);
-  ahead_.announce(found->second.weights, found->second.beside, beside);
+  for (const auto& memory : next->beside) beside += memory.size() * static_cast<size_t>(m);
+  ahead_.announce(next->weights, next->beside, beside);
 }
 
 void FastLinear::reserve(const Config& c, size_t max_rows) {

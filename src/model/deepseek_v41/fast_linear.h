@@ -41,6 +41,13 @@ class FastLinear {
   // Learns in which order a step reads the weights, so that waiting threads fetch ahead. Without it
   // they just wait.
   void prepare(const Config& c, const Weights& weights);
+  // What the call after the one that begins with `w` reads (after the mixture of experts: `w` is w2
+  // of the shared one), and what runs beside it; null where that is not known beforehand.
+  struct Following {
+    std::vector<kernels::V41Weights> weights;
+    std::vector<kernels::V41Lookahead::Memory> beside;
+  };
+  const Following* after(const Matrix& w) const;
   void reserve(const Config& c, size_t max_rows);
 
   // As in Arithmetic.
@@ -67,12 +74,7 @@ class FastLinear {
                const kernels::V41Beside& beside = {});
 
  private:
-  // What a step reads after some product.
-  struct Following {
-    std::vector<kernels::V41Weights> weights;
-    std::vector<kernels::V41Lookahead::Memory> beside;
-  };
-  // Before the call that reads `w`, or `w` among others, for m rows.
+  // Before the call that begins with `w`, for m rows.
   void announce_after(const Matrix& w, int64_t m);
 
   struct Routing;  // what route_beside_shared() hands to the thread that routes

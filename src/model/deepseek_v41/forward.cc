@@ -15,8 +15,6 @@ namespace deepmint::v41 {
 namespace {
 
 constexpr size_t kMaxGrams = 16;  // of an Engram n-gram; config.cc refuses more
-// Up to so many rows a step waits for weights, and fetches them while it attends.
-constexpr int64_t kFewRows = 16;
 constexpr size_t kMostGroups = 12;
 
 size_t source_index(const Config& c, int kv_source) {
