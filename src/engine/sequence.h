@@ -137,6 +137,8 @@ struct Sequence {
   bool decoding() const { return length() + in_flight > prompt_tokens; }
   // Global state reaches to the hit, private state is on its way there.
   bool replaying() const { return computed < hit; }
+  int32_t last_boundary() const;  // of blocks, in the prompt before its last token
+  void use_own_tail();            // the rows that a cold run runs whole
   // Positions that the state must be able to hold: the last token that may come is never run.
   int32_t positions_needed() const { return limit > prompt_tokens ? limit - 1 : prompt_tokens; }
 
