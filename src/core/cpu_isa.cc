@@ -1,5 +1,6 @@
 #include "core/cpu_isa.h"
 
+#include <cpuid.h>
 #include <fmt/format.h>
 
 #include <array>
@@ -15,12 +16,19 @@ namespace {
 constexpr std::array<std::string_view, 5> kNames = {"x86-64", "avx2", "avx512", "avx512vnni",
                                                     "avx512bf16"};
 
+// What not every compiler's __builtin_cpu_supports knows. F16C uses the registers of AVX.
+bool f16c_and_lzcnt() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  return f16c && __get_cpuid(0x80000001, &a, &b, &c, &d) != 0 && (c & bit_LZCNT) != 0;
+}
+
 Isa detect() {
   // libgcc's probes also ask the operating system (XGETBV) whether it saves the wide registers.
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                     __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-                    __builtin_cpu_supports("popcnt");
+                    __builtin_cpu_supports("popcnt") && f16c_and_lzcnt();
   if (!avx2) return Isa::kX86_64;
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
@@ -33,6 +41,16 @@ Isa detect() {
 }
 
 std::atomic<int> g_active{-1};
+
+bool amd() {
+  __builtin_cpu_init();
+  return __builtin_cpu_is("amd") != 0;
+}
+
+std::atomic<bool>& fast_subnormals_flag() {
+  static std::atomic<bool> fast{amd()};
+  return fast;
+}
 
 }  // namespace
 
@@ -96,5 +114,8 @@ Isa active_isa() {
 }
 
 void set_active_isa(Isa isa) { g_active = static_cast<int>(isa); }
+
+bool fast_subnormals() { return fast_subnormals_flag().load(std::memory_order_relaxed); }
+void set_fast_subnormals(bool fast) { fast_subnormals_flag() = fast; }
 
 }  // namespace deepmint

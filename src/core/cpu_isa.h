@@ -32,4 +32,9 @@ Status init_active_isa();
 Isa active_isa();
 void set_active_isa(Isa isa);
 
+// Whether the CPU multiplies subnormal floats as fast as others. Those of AMD do; others may take
+// a hundred times as long. Tests switch with set_fast_subnormals.
+bool fast_subnormals();
+void set_fast_subnormals(bool fast);
+
 }  // namespace deepmint
