@@ -18,8 +18,8 @@ DM_INLINE double sqrt_double(double x) {
 // ln(1 + e) keeps its relative accuracy for small e by the quotient (Kahan).
 DM_INLINE V8 router_scores(V8 logits, double temperature) {
   const D8 t = wide(logits) / temperature, e = exact_exp8(t), u = 1.0 + e,
-           softplus = u == all8(1) ? e : exact_ln8(u) * (e / (u - 1.0));
-  return narrow(sqrt8(t > all8(20) ? t : softplus));
+           softplus = select8(u == all8(1), e, exact_ln8(u) * (e / (u - 1.0)));
+  return narrow(sqrt8(select8(t > all8(20), t, softplus)));
 }
 void router_scores(const float* logits, int64_t n, double temperature, float* scores) {
   int64_t i = 0;
@@ -102,9 +102,70 @@ void dots_outputs(const float* x, int64_t n, const float* fn, int64_t begin, int
   for (; o < end; ++o) dots_block<Rows, 1>(x, n, fn + o * n, out + o, stride);
 }
 
+constexpr int64_t kMaxStreams = 8;
+
+#if DEEPMINT_ISA_LEVEL == 1
+constexpr int64_t kMaxMixOutputs = kMaxStreams * (kMaxStreams + 2);
+// Many rows: some rows at a time over one block of the weights after the other, so that these come
+// from the second-level cache, whose size they would pass; sums wait in memory between blocks.
+// Rows are widened once a block.
+constexpr int64_t kMixGroup = 16, kMixBlock = 512;
+
+template <int Rows, int Outputs>
+DM_INLINE void dots_part(const double (*x)[kMixBlock], int64_t count, const float* fn, int64_t n,
+                         D8* lanes) {
+  D8 sums[Rows][Outputs];
+  for (int r = 0; r < Rows; ++r)
+    for (int o = 0; o < Outputs; ++o) sums[r][o] = lanes[r * kMaxMixOutputs + o];
+  for (int64_t i = 0; i < count; i += 8) {
+    D8 v[Rows];
+    for (int r = 0; r < Rows; ++r) __builtin_memcpy(&v[r], x[r] + i, sizeof v[r]);
+    for (int o = 0; o < Outputs; ++o) {
+      const D8 w = wide8(fn + o * n + i);
+      for (int r = 0; r < Rows; ++r) sums[r][o] = fma8(v[r], w, sums[r][o]);
+    }
+  }
+  for (int r = 0; r < Rows; ++r)
+    for (int o = 0; o < Outputs; ++o) lanes[r * kMaxMixOutputs + o] = sums[r][o];
+}
+
+void dots_group(const float* x, int64_t rows, int64_t n, const float* fn, int64_t begin,
+                int64_t end, float* out, int64_t stride) {
+  D8 lanes[kMixGroup * kMaxMixOutputs];  // [row][output]
+  alignas(64) double wide_x[kMixRows][kMixBlock];
+  const int64_t outputs = end - begin;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t o = 0; o < outputs; ++o) lanes[r * kMaxMixOutputs + o] = all8(0);
+  for (int64_t first = 0; first < n; first += kMixBlock) {
+    const int64_t count = first + kMixBlock < n ? kMixBlock : n - first;
+    for (int64_t row = 0; row < rows; row += kMixRows) {
+      for (int64_t r = 0; r < kMixRows; ++r)
+        for (int64_t i = 0; i < count; ++i)
+          wide_x[r][i] = static_cast<double>(x[(row + r) * n + first + i]);
+      const float* w = fn + begin * n + first;
+      int64_t o = 0;
+      for (; o + kMixOutputs <= outputs; o += kMixOutputs)
+        dots_part<kMixRows, kMixOutputs>(wide_x, count, w + o * n, n,
+                                         lanes + row * kMaxMixOutputs + o);
+      for (; o < outputs; ++o)
+        dots_part<kMixRows, 1>(wide_x, count, w + o * n, n, lanes + row * kMaxMixOutputs + o);
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t o = 0; o < outputs; ++o)
+      out[r * stride + begin + o] = static_cast<float>(sum8(lanes[r * kMaxMixOutputs + o]));
+}
+#endif
+
 void mix_dots(const float* x, int64_t rows, int64_t n, const float* fn, int64_t begin, int64_t end,
               float* out, int64_t stride) {
   int64_t row = 0;
+#if DEEPMINT_ISA_LEVEL == 1
+  if (end - begin <= kMaxMixOutputs)
+    for (int64_t some; (some = (rows - row < kMixGroup ? rows - row : kMixGroup) / 2 * 2) >= 4;
+         row += some)
+      dots_group(x + row * n, some, n, fn, begin, end, out + row * stride, stride);
+#endif
   for (; row + kMixRows <= rows; row += kMixRows)
     dots_outputs<kMixRows, kMixOutputs>(x + row * n, n, fn, begin, end, out + row * stride, stride);
 #if DEEPMINT_ISA_LEVEL >= 2
@@ -119,8 +180,6 @@ void mix_dots(const float* x, int64_t rows, int64_t n, const float* fn, int64_t 
 }
 
 DM_INLINE V8 sigmoid8(V8 x) { return narrow(1.0 / (1.0 + exp8(-wide(x)))); }
-
-constexpr int64_t kMaxStreams = 8;
 
 // Sum of count vectors, `step` apart, in double and rounded once.
 DM_INLINE V8 sum_rounded(const V8* v, int64_t count, int64_t step) {
