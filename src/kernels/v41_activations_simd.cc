@@ -86,6 +86,11 @@ DM_INLINE void prepare_block(const float* x, bool quantise, bool even_first, uin
 #endif
 }
 #else
+#if DEEPMINT_ISA_LEVEL == 1
+constexpr int kLaneOrder[16] = {0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15};
+#else
+constexpr int kLaneOrder[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#endif
 // Loops over the 32 values of a block; the compiler makes registers of them.
 DM_INLINE void prepare_block(const float* x, bool quantise, bool even_first, uint8_t* out) {
   alignas(64) float v[32];
@@ -112,8 +117,9 @@ DM_INLINE void prepare_block(const float* x, bool quantise, bool even_first, uin
   }
   auto* values = reinterpret_cast<float*>(out);
   for (int i = 0; i < 16; ++i) {
-    values[i] = v[even_first ? 2 * i : i];
-    values[16 + i] = v[even_first ? 2 * i + 1 : 16 + i];
+    const int lane = kLaneOrder[i];
+    values[i] = v[even_first ? 2 * lane : lane];
+    values[16 + i] = v[even_first ? 2 * lane + 1 : 16 + lane];
   }
 }
 #endif

@@ -43,6 +43,10 @@ const V41Tables& tables() {
       t.e8m0[b] = b == 255 ? kNaN : power_of_two(b - 127);
       t.e8m0_half[b] = b == 255 ? kNaN : power_of_two(b - 119);
       for (size_t c = 0; c < 32; ++c) t.fp4_bf16[b][c] = to_bf16(t.e2m1[c % 16] * t.e8m0[b]);
+      for (size_t c = 0; c < 16; ++c) {
+        t.fp4_bf16_bytes[b][c] = static_cast<uint8_t>(t.fp4_bf16[b][c] >> 8);
+        t.fp4_bf16_bytes[b][16 + c] = static_cast<uint8_t>(t.fp4_bf16[b][c]);
+      }
     }
     return t;
   }();
@@ -138,7 +142,8 @@ V41Args arguments(const V41Product& p) {
           .m = static_cast<int64_t>(p.x.size()),
           .y = p.y,
           .y_stride = p.stride,
-          .to_bf16 = p.to_bf16};
+          .to_bf16 = p.to_bf16,
+          .fast_subnormals = fast_subnormals()};
 }
 
 V41Product rows_of(const V41Product& p, int64_t row, int64_t rows) {

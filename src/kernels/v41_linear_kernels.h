@@ -26,6 +26,7 @@ struct V41Tables {
   float e8m0[256];                         // 2^(b - 127), NaN for 255
   float e8m0_half[256];                    // 2^(b - 119): E4M3 read as f16 is 2^-8 of its value
   alignas(64) uint16_t fp4_bf16[256][32];  // e2m1[code % 16] * e8m0[scale] as BF16
+  alignas(64) uint8_t fp4_bf16_bytes[256][32];  // the high bytes of the first 16, the low ones
 };
 
 // Weights as stored, and rows of prepared activations.
@@ -46,7 +47,8 @@ struct V41Args {
   // when the outputs come to their end. Null: nothing.
   const uint8_t* next = nullptr;
   const uint8_t* next_scales = nullptr;
-  uint8_t* scratch = nullptr;  // of the thread, for m rows of operands
+  uint8_t* scratch = nullptr;    // of the thread, for m rows of operands
+  bool fast_subnormals = false;  // the CPU multiplies subnormal floats as fast as others
 };
 
 // Expanded weights: `outputs` rows of ceil(k / 32) steps.

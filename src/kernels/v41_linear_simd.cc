@@ -26,6 +26,55 @@ constexpr int kMaxRows = 2, kMaxOutputs = 1, kDirectRows = 1, kPassRows = kDirec
 
 // ---- Few rows: weights expand in registers
 
+#if DEEPMINT_ISA_LEVEL == 1
+// FP8 whose scale is not in the activations expands through f16, eight codes at a time.
+template <class Format>
+constexpr bool kComesInWords = true;
+template <>
+constexpr bool kComesInWords<Fp8> = false;
+
+// One step of 32 k. Sixteen registers: eight of sums, words of four outputs, eight lanes of one
+// weight and one activation, masks.
+template <class Format, int kRows, int kOutputs>
+DM_INLINE void add_words(const V41Args& a, const uint8_t* codes, const uint8_t* scales,
+                         const uint8_t* const (&x)[kRows], size_t at, F16 (&acc)[kRows][kOutputs]) {
+  typename Format::Codes c[kOutputs];
+#pragma GCC unroll 4
+  for (size_t o = 0; o < kOutputs; ++o) {
+    typename Format::Scale scale{};
+    if constexpr (!Format::kSharedScale) scale = Format::scale(a, scales[o * a.scale_stride]);
+    c[o] = Format::load_codes(a, codes + o * a.code_stride, scale);
+  }
+  const auto eight = [&](int r, size_t lanes) __attribute__((always_inline)) {
+    __m256 v = _mm256_load_ps(reinterpret_cast<const float*>(x[r] + at + 32 * lanes));
+    // As an operand in memory of the products of two outputs it would be fetched twice, and the
+    // cache delivers two registers a cycle.
+    if constexpr (kOutputs > 1) __asm__("" : "+x"(v));
+    return v;
+  };
+#pragma GCC unroll 2
+  for (size_t half = 0; half < 2; ++half) {
+    __m256i w[kOutputs];
+#pragma GCC unroll 4
+    for (int o = 0; o < kOutputs; ++o) w[o] = Format::words(c[o], half);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const __m256 row = eight(r, 2 * half);
+#pragma GCC unroll 4
+      for (int o = 0; o < kOutputs; ++o)
+        acc[r][o].a = _mm256_fmadd_ps(even_lanes(w[o]), row, acc[r][o].a);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const __m256 row = eight(r, 2 * half + 1);
+#pragma GCC unroll 4
+      for (int o = 0; o < kOutputs; ++o)
+        acc[r][o].b = _mm256_fmadd_ps(odd_lanes(w[o]), row, acc[r][o].b);
+    }
+  }
+}
+#endif
+
 // How far ahead of the products their weights are fetched into the second-level cache: what memory
 // delivers to one core in its latency, some times over. Matrices of a few hundred columns would
 // starve with one tile ahead.
@@ -66,26 +115,34 @@ void direct_tile(const V41Args& a, int64_t output) {
   const int64_t steps = a.k / kV41Step;
   size_t at = 0;
   for (int64_t step = 0; step < steps; ++step, at += Format::kStepBytes) {
-    Operand row[kRows];
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r)
-      row[r] = load_operand(x[r] + static_cast<size_t>(step) * kOperandStep);
-    typename Format::Scale scale{};
-    if constexpr (Format::kSharedScale && Format::kStepBytes == 32)
-      scale = Format::scale(a, scales[step]);
     if (at % 64 == 0)
 #pragma GCC unroll 8
       for (int o = 0; o < kOutputs; ++o)
         __builtin_prefetch(ahead + at * kOutputs + 64 * static_cast<size_t>(o), 0, 2);
+#if DEEPMINT_ISA_LEVEL == 1
+    if constexpr (kComesInWords<Format>) {
+      add_words<Format>(a, codes + at, scales + step, x, static_cast<size_t>(step) * kOperandStep,
+                        acc);
+    } else
+#endif
+    {
+      Operand row[kRows];
 #pragma GCC unroll 8
-    for (int o = 0; o < kOutputs; ++o) {
-      if constexpr (!Format::kSharedScale)
-        scale = Format::scale(
-            a, scales[static_cast<size_t>(o) * a.scale_stride + static_cast<size_t>(step)]);
-      const Operand w =
-          Format::load_weights(a, codes + static_cast<size_t>(o) * a.code_stride + at, scale);
+      for (int r = 0; r < kRows; ++r)
+        row[r] = load_operand(x[r] + static_cast<size_t>(step) * kOperandStep);
+      typename Format::Scale scale{};
+      if constexpr (Format::kSharedScale && Format::kStepBytes == 32)
+        scale = Format::scale(a, scales[step]);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) acc[r][o] = dot(acc[r][o], w, row[r]);
+      for (int o = 0; o < kOutputs; ++o) {
+        if constexpr (!Format::kSharedScale)
+          scale = Format::scale(
+              a, scales[static_cast<size_t>(o) * a.scale_stride + static_cast<size_t>(step)]);
+        const Operand w =
+            Format::load_weights(a, codes + static_cast<size_t>(o) * a.code_stride + at, scale);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) acc[r][o] = dot(acc[r][o], w, row[r]);
+      }
     }
   }
   if constexpr (Format::kStepBytes == 64) {
@@ -401,23 +458,31 @@ DM_INLINE void block_tile(const V41Args& a, int64_t output, int64_t first, int64
         __builtin_prefetch(ahead + static_cast<size_t>(o) * a.code_stride +
                                (at - static_cast<size_t>(first) * Format::kStepBytes),
                            0, 2);
-    Operand w[kOutputs];
-    typename Format::Scale scale{};
+#if DEEPMINT_ISA_LEVEL == 1
+    if constexpr (kComesInWords<Format>) {
+      add_words<Format>(a, codes + at, scales + step, x, static_cast<size_t>(step) * kOperandStep,
+                        acc);
+    } else
+#endif
+    {
+      Operand w[kOutputs];
+      typename Format::Scale scale{};
 #pragma GCC unroll 2
-    for (int o = 0; o < kOutputs; ++o) {
-      if constexpr (!Format::kSharedScale)
-        scale = Format::scale(
-            a, scales[static_cast<size_t>(o) * a.scale_stride + static_cast<size_t>(step)]);
-      else if constexpr (Format::kStepBytes < 64)
-        scale = Format::scale(a, scales[step]);
-      w[o] = Format::load_weights(a, codes + static_cast<size_t>(o) * a.code_stride + at, scale);
-    }
+      for (int o = 0; o < kOutputs; ++o) {
+        if constexpr (!Format::kSharedScale)
+          scale = Format::scale(
+              a, scales[static_cast<size_t>(o) * a.scale_stride + static_cast<size_t>(step)]);
+        else if constexpr (Format::kStepBytes < 64)
+          scale = Format::scale(a, scales[step]);
+        w[o] = Format::load_weights(a, codes + static_cast<size_t>(o) * a.code_stride + at, scale);
+      }
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const Operand row =
-          in_registers(load_operand(x[r] + static_cast<size_t>(step) * kOperandStep));
+      for (int r = 0; r < kRows; ++r) {
+        const Operand row =
+            in_registers(load_operand(x[r] + static_cast<size_t>(step) * kOperandStep));
 #pragma GCC unroll 2
-      for (int o = 0; o < kOutputs; ++o) acc[r][o] = dot(acc[r][o], w[o], row);
+        for (int o = 0; o < kOutputs; ++o) acc[r][o] = dot(acc[r][o], w[o], row);
+      }
     }
   }
   if constexpr (Format::kStepBytes == 64)
@@ -449,14 +514,13 @@ DM_INLINE void finish_output(const F16 (&lanes)[kRows], float* y, int64_t stride
   if (to_bf16) s = rounded(s);
   alignas(32) float out[8];
   _mm256_store_si256(reinterpret_cast<__m256i*>(out), s);
+#else
+  const auto row = [&](int r) __attribute__((always_inline)) { return lanes[r < kRows ? r : 0]; };
+  alignas(16) float out[4];
+  _mm_store_ps(out, rounded4(sums4(row(0), row(1), row(2), row(3)), to_bf16));
+#endif
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) y[r * stride] = out[r];
-#else
-  for (int r = 0; r < kRows; ++r) {
-    const float s = sum(lanes[r]);
-    y[r * stride] = to_bf16 ? float_of(rounded_bits(s)) : s;
-  }
-#endif
 }
 
 template <class Format, int kRows>
@@ -499,25 +563,85 @@ void block_rows(const V41Args& a) {
 #endif
 
 #if DEEPMINT_ISA_LEVEL == 1
+// The rows times the scales of 32 outputs and what Fp8Shifted leaves out, to a.scratch. False when
+// a value would leave the range of float.
+template <int kRows>
+bool shift_rows(const V41Args& a, int64_t output, const uint8_t* (&rows)[kRows]) {
+  const uint8_t* scales = scales_of<Fp8>(a.scales, a, output);
+  const auto steps = static_cast<size_t>(a.k / kV41Step);
+  const __m256i magnitude = _mm256_set1_epi32(0x7FFFFFFF);
+  __m256i largest = _mm256_setzero_si256();
+  for (int r = 0; r < kRows; ++r)
+    rows[r] = a.scratch + static_cast<size_t>(r) * steps * kOperandStep;
+  for (size_t step = 0; step < steps; ++step) {
+    F16 factor;
+    if (!Fp8Shifted::factor(scales[step], factor)) return false;
+#pragma GCC unroll 4
+    for (size_t r = 0; r < kRows; ++r) {
+      Operand x = load_operand(a.x[r] + step * kOperandStep);
+      x = {mul(x.a, factor), mul(x.b, factor)};
+      const __m256 parts[4] = {x.a.a, x.a.b, x.b.a, x.b.b};
+#pragma GCC unroll 4
+      for (const __m256 v : parts)
+        largest = _mm256_max_epu32(largest, _mm256_and_si256(_mm256_castps_si256(v), magnitude));
+      store_operand(a.scratch + (r * steps + step) * kOperandStep, x);
+    }
+  }
+  const __m256i outside = _mm256_cmpgt_epi32(largest, _mm256_set1_epi32(0x7F7FFFFF));
+  return _mm256_testz_si256(outside, outside) != 0;
+}
+
+template <class Format, int kRows>
+void some_rows(const V41Args& a) {
+  if constexpr (kRows <= 2)
+    direct_tiles<Format, kRows, kRows == 1 && Format::kStepBytes != 16 ? 4 : 2>(a);
+  else
+    block_rows<Format, kRows>(a);
+}
+
+template <class Format, int kRows>
+void some_rows_shifted(const V41Args& a) {
+  if constexpr (Format::kStepBytes == 32)
+    if (a.fast_subnormals) {
+      const uint8_t* rows[kRows];
+      V41Args shifted = a;
+      shifted.x = rows;
+      if (shift_rows<kRows>(a, a.begin, rows)) return some_rows<Fp8Shifted, kRows>(shifted);
+    }
+  some_rows<Format, kRows>(a);
+}
+
+// Four rows after four over the same 32 outputs.
 template <class Format>
 void direct_blocks(const V41Args& a) {
   V41Args part = a;
-  for (int64_t row = 0; row < a.m; row += 4) {
-    part.x = a.x + row;
-    part.y = a.y + row * a.y_stride;
-    switch (a.m - row) {
-      case 1:
-        block_rows<Format, 1>(part);
-        break;
-      case 2:
-        block_rows<Format, 2>(part);
-        break;
-      case 3:
-        block_rows<Format, 3>(part);
-        break;
-      default:
-        block_rows<Format, 4>(part);
-        break;
+  for (int64_t first = a.begin; first < a.end; first += 32) {
+    part.begin = first;
+    part.end = first + 32 < a.end ? first + 32 : a.end;
+    if (part.end < a.end) {
+      part.next = a.codes + static_cast<size_t>(part.end) * a.code_stride;
+      part.next_scales = scales_of<Format>(a.scales, a, part.end);
+    } else {
+      part.next = a.next;
+      part.next_scales = a.next_scales;
+    }
+    for (int64_t row = 0; row < a.m; row += 4) {
+      part.x = a.x + row;
+      part.y = a.y + row * a.y_stride;
+      switch (a.m - row) {
+        case 1:
+          some_rows_shifted<Format, 1>(part);
+          break;
+        case 2:
+          some_rows_shifted<Format, 2>(part);
+          break;
+        case 3:
+          some_rows_shifted<Format, 3>(part);
+          break;
+        default:
+          some_rows_shifted<Format, 4>(part);
+          break;
+      }
     }
   }
 }
@@ -578,6 +702,8 @@ void direct(const V41Args& a) {
           part.end < a.end ? a.codes + static_cast<size_t>(part.end) * a.code_stride : a.next;
     rows_after_rows<Format>(part);
   }
+#elif DEEPMINT_ISA_LEVEL == 1
+  direct_blocks<Format>(a);
 #else
   constexpr int kFew = kMaxOutputs < 4 ? kMaxOutputs : 4;
   // One row: eight sums meet in the time of four.
@@ -585,11 +711,9 @@ void direct(const V41Args& a) {
   switch (a.m) {
     case 1:
       return direct_rows<Format, 1, kOne>(a);
-#if DEEPMINT_ISA_LEVEL >= 1
+#if DEEPMINT_ISA_LEVEL >= 4
     case 2:
       return direct_rows<Format, 2, kFew>(a);
-#endif
-#if DEEPMINT_ISA_LEVEL >= 4
     case 3:
       return direct_rows<Format, 3, kFew>(a);
     case 4:
@@ -598,9 +722,6 @@ void direct(const V41Args& a) {
     default:
       break;
   }
-#if DEEPMINT_ISA_LEVEL == 1
-  direct_blocks<Format>(a);
-#endif
 #if DEEPMINT_ISA_LEVEL >= 4
   if constexpr (Format::kStepBytes == 64) {
     direct_passes<Format>(a);
@@ -626,6 +747,19 @@ DM_INLINE void store_weights(uint8_t* p, Operand w) {
   _mm512_store_si512(
       p, _mm512_permutex2var_epi16(_mm512_castps_si512(w.a.v), _mm512_load_si512(kHighHalves),
                                    _mm512_castps_si512(w.b.v)));
+}
+#elif DEEPMINT_ISA_LEVEL == 1
+// As BF16 words, which a code times its scale fits: half of what f32 would take of the cache, which
+// gives a register every other cycle.
+constexpr size_t kWeightBytes = 2;
+DM_INLINE void store_weights(uint8_t* p, Operand w) {
+  const auto words = [](F16 x) __attribute__((always_inline)) {
+    return _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(x.a), 16),
+                              _mm256_castps_si256(x.b), 0xAA);
+  };
+  auto* to = reinterpret_cast<__m256i*>(p);
+  _mm256_store_si256(to, words(w.a));
+  _mm256_store_si256(to + 1, words(w.b));
 }
 #else
 constexpr size_t kWeightBytes = kOperandBytes;
@@ -654,47 +788,54 @@ void expand(const V41Args& a, uint8_t* panel, size_t panel_stride) {
 }
 
 #if DEEPMINT_ISA_LEVEL == 1
-// Lanes 0-7, then 8-15, of four rows x three outputs: twelve sums in registers, three weights and
-// an activation. The lanes of a sum never meet before its end, so each half may run alone; both
-// over one block of k, while its operands are in the first-level cache.
-constexpr int kPanelOutputs = 3, kGroupOutputs = 24;
+// Even lanes, then odd ones, of six rows x two outputs: twelve sums in registers, two weights, an
+// activation and a mask. The lanes of a sum never meet before its end, so each half may run alone;
+// both over one block of k, while its operands are in the first-level cache.
+constexpr int kPanelRows = 6, kPanelOutputs = 2, kGroupOutputs = 24;
 constexpr int64_t kPanelSteps = 16;
+
+template <int kRows, int kOutputs, bool kOdd>
+DM_INLINE void panel_half(const V41PanelArgs& a, int64_t row, int64_t output, int64_t first,
+                          int64_t last, float (*lanes)[kRows][kLanes]) {
+  constexpr size_t kHalf = kOdd ? 8 : 0;
+  __m256 acc[kRows][kOutputs];
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (int o = 0; o < kOutputs; ++o) acc[r][o] = _mm256_load_ps(lanes[o][r] + kHalf);
+  const uint8_t* x[kRows];
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) x[r] = a.x[row + r] + 4 * kHalf;
+  const uint8_t* const w = a.panel + static_cast<size_t>(output) * a.panel_stride;
+  // The first sixteen of a step and the others, as in dot().
+  for (size_t at = static_cast<size_t>(first) * kV41Step * kWeightBytes;
+       at < static_cast<size_t>(last) * kV41Step * kWeightBytes; at += 16 * kWeightBytes) {
+    __m256 weights[kOutputs];
+#pragma GCC unroll 2
+    for (int o = 0; o < kOutputs; ++o) {
+      const __m256i words = _mm256_load_si256(
+          reinterpret_cast<const __m256i*>(w + static_cast<size_t>(o) * a.panel_stride + at));
+      weights[o] = kOdd ? odd_lanes(words) : even_lanes(words);
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+      __m256 v = _mm256_load_ps(reinterpret_cast<const float*>(x[r] + 2 * at));
+      if constexpr (kOutputs > 1) __asm__("" : "+x"(v));  // fetched once, as in add_words
+#pragma GCC unroll 2
+      for (int o = 0; o < kOutputs; ++o) acc[r][o] = _mm256_fmadd_ps(weights[o], v, acc[r][o]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (int o = 0; o < kOutputs; ++o) _mm256_store_ps(lanes[o][r] + kHalf, acc[r][o]);
+}
 
 template <int kRows, int kOutputs>
 void panel_block(const V41PanelArgs& a, int64_t row, int64_t output, int64_t first, int64_t last,
                  float (*lanes)[kRows][kLanes]) {
-  for (size_t half = 0; half < 2; ++half) {
-    __m256 acc[kRows][kOutputs];
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 3
-      for (int o = 0; o < kOutputs; ++o) acc[r][o] = _mm256_load_ps(lanes[o][r] + 8 * half);
-    const uint8_t* x[kRows];
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) x[r] = a.x[row + r] + 32 * half;
-    const uint8_t* const w = a.panel + static_cast<size_t>(output) * a.panel_stride + 32 * half;
-    const auto eight = [](const uint8_t* p) __attribute__((always_inline)) {
-      return _mm256_load_ps(reinterpret_cast<const float*>(p));
-    };
-    // The first sixteen of a step and the others, as in dot().
-    for (size_t at = static_cast<size_t>(first) * kOperandStep;
-         at < static_cast<size_t>(last) * kOperandStep; at += kOperandStep / 2) {
-      __m256 weights[kOutputs];
-#pragma GCC unroll 3
-      for (int o = 0; o < kOutputs; ++o)
-        weights[o] = eight(w + static_cast<size_t>(o) * a.panel_stride + at);
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const __m256 v = eight(x[r] + at);
-#pragma GCC unroll 3
-        for (int o = 0; o < kOutputs; ++o) acc[r][o] = _mm256_fmadd_ps(weights[o], v, acc[r][o]);
-      }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 3
-      for (int o = 0; o < kOutputs; ++o) _mm256_store_ps(lanes[o][r] + 8 * half, acc[r][o]);
-  }
+  panel_half<kRows, kOutputs, false>(a, row, output, first, last, lanes);
+  panel_half<kRows, kOutputs, true>(a, row, output, first, last, lanes);
 }
 
 template <int kRows>
@@ -711,20 +852,26 @@ void panel_rows(const V41PanelArgs& a, int64_t row) {
         panel_block<kRows, kPanelOutputs>(a, row, o, step, last, lanes + (o - begin));
       for (; o < end; ++o) panel_block<kRows, 1>(a, row, o, step, last, lanes + (o - begin));
     }
-    for (int64_t o = 0; o < end - begin; ++o)
-      for (int r = 0; r < kRows; ++r) {
-        const float s = sum(load(lanes[o][r]));
-        a.y[(row + r) * a.y_stride + begin + o] = a.to_bf16 ? float_of(rounded_bits(s)) : s;
+    for (int r = 0; r < kRows; ++r) {
+      float* y = a.y + (row + r) * a.y_stride + begin;
+      int64_t o = 0;
+      for (; o + 4 <= end - begin; o += 4)
+        _mm_storeu_ps(y + o, rounded4(sums4(load(lanes[o][r]), load(lanes[o + 1][r]),
+                                            load(lanes[o + 2][r]), load(lanes[o + 3][r])),
+                                      a.to_bf16));
+      for (; o < end - begin; ++o) {
+        const float s = sum_of(load(lanes[o][r]));
+        y[o] = a.to_bf16 ? float_of(rounded_bits(s)) : s;
       }
+    }
   }
 }
 
 void panel(const V41PanelArgs& a) {
   int64_t row = 0;
-  for (; row + 4 <= a.m; row += 4) panel_rows<4>(a, row);
-  if (a.m - row == 3) return panel_rows<3>(a, row);
-  if (a.m - row == 2) return panel_rows<2>(a, row);
-  if (a.m - row == 1) panel_rows<1>(a, row);
+  for (; row + kPanelRows <= a.m; row += kPanelRows) panel_rows<kPanelRows>(a, row);
+  for (; row + 2 <= a.m; row += 2) panel_rows<2>(a, row);
+  if (row < a.m) panel_rows<1>(a, row);
 }
 #elif DEEPMINT_ISA_LEVEL == 2
 void panel(const V41PanelArgs& a) {

@@ -101,11 +101,15 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
 
 class V41LinearTest : public ::testing::Test {
  protected:
-  ~V41LinearTest() override { set_active_isa(before_); }
+  ~V41LinearTest() override {
+    set_active_isa(before_);
+    set_fast_subnormals(fast_before_);
+  }
   std::mt19937_64 rng_{deepmint::testing::test_seed()};
 
  private:
   Isa before_ = active_isa();
+  bool fast_before_ = fast_subnormals();
 };
 
 // What the FP8 quantiser makes of x (exactly): x picked out by a unit matrix.
@@ -487,6 +491,81 @@ TEST_F(V41LinearTest, InstructionSetsOfAClassAgree) {
         seen.emplace_back(isa_class(isa), std::move(y));
       }
     }
+}
+
+// The order that the header of v41_linear_simd.cc and docs/kernels/v41_linear.md give for f32, one
+// operation after the other: what any machine computes, whichever sets it has.
+float in_documented_order(const float* w, const float* x, int64_t k, bool even_first) {
+  std::array<float, 16> lanes{};
+  for (int64_t step = 0; step < k; step += 32)
+    for (int64_t half = 0; half < 2; ++half)
+      for (int64_t lane = 0; lane < 16; ++lane) {
+        const int64_t at = step + (even_first ? 2 * lane + half : 16 * half + lane);
+        if (at >= k) continue;
+        float& sum = lanes[static_cast<size_t>(lane)];
+        sum = std::fma(w[at], x[at], sum);
+      }
+  for (const size_t apart : {8, 4, 2, 1})
+    for (size_t lane = 0; lane < apart; ++lane) lanes[lane] += lanes[lane + apart];
+  return lanes[0];
+}
+
+TEST_F(V41LinearTest, FmaSetsAddInTheDocumentedOrder) {
+  for (const V41Format format : kFormats)
+    for (const int64_t k : {32, 96, 704, 2080}) {
+      const Case c = make_case(format, 45, format == V41Format::kBf16 ? k - 4 : k, rng_);
+      std::vector<float> w(static_cast<size_t>(c.k));
+      for (const int64_t m : {1, 2, 3, 4, 5, 7, 8, 9, 17, 34}) {
+        const auto x = make_rows(m, c.k, rng_);
+        const auto seen = format == V41Format::kBf16 ? x : quantised(x);
+        for (const Isa isa : available_isas()) {
+          if (isa_class(isa) != "fma") continue;
+          set_active_isa(isa);
+          const auto y = run(c, x);
+          for (int64_t output = 0; output < c.n; ++output) {
+            v41_dequantize(c.weights(), output, w.data());
+            for (int64_t row = 0; row < m; ++row)
+              ASSERT_EQ(y[static_cast<size_t>(row * c.n + output)],
+                        in_documented_order(w.data(), seen.data() + row * c.k, c.k,
+                                            format == V41Format::kFp4))
+                  << name(format) << " on " << to_string(isa) << ", k " << c.k << ", row " << row
+                  << " of " << m << ", output " << output;
+          }
+        }
+      }
+    }
+}
+
+// avx2 multiplies FP8 codes as subnormal floats where the CPU does that fast: the same bits, for
+// scales and activations that fit this form and those that do not.
+TEST_F(V41LinearTest, FastSubnormalsChangeNothing) {
+  for (int round = 0; round < 40; ++round) {
+    Case c = make_case(V41Format::kFp8, 70, 32 * (1 + static_cast<int64_t>(rng_() % 40)), rng_);
+    const auto lowest = std::array{10, 100, 120, 130, 134}[rng_() % 5];
+    for (std::byte& s : c.scales)
+      s = std::byte{static_cast<uint8_t>(std::min<uint64_t>(
+          246, static_cast<uint64_t>(lowest) + (round % 2 == 0 ? rng_() % 5 : rng_() % 140)))};
+    for (std::byte& code : c.codes)
+      if (rng_() % 4 == 0) code &= std::byte{0x87};  // a subnormal one or zero
+    for (const int64_t m : {1, 2, 3, 4, 5, 7, 8}) {
+      auto x = make_rows(m, c.k, rng_);
+      if (round % 4 == 3)
+        for (float& v : x) v = bf16(std::ldexp(v, static_cast<int>(rng_() % 240) - 120));
+      if (round % 8 == 7) x[rng_() % x.size()] = rng_() % 2 == 0 ? kNaN : INFINITY;
+      for (const Isa isa : available_isas()) {
+        set_active_isa(isa);
+        set_fast_subnormals(false);
+        const auto want = run(c, x, 1, false, V41Round::kPlain);
+        set_fast_subnormals(true);
+        const auto got = run(c, x, 1, false, V41Round::kPlain);
+        for (size_t i = 0; i < want.size(); ++i)
+          ASSERT_TRUE((std::isnan(got[i]) && std::isnan(want[i])) ||
+                      same_bits({&got[i], 1}, {&want[i], 1}))
+              << to_string(isa) << ", round " << round << ", k " << c.k << ", m " << m << ", sum "
+              << i << ": " << got[i] << ", " << want[i];
+      }
+    }
+  }
 }
 
 TEST_F(V41LinearTest, ANotANumberStaysInItsRowAndIsSeen) {

@@ -21,6 +21,22 @@ DM_INLINE F16 dot(F16 acc, Operand w, Operand x) { return fma(w.b, x.b, fma(w.a,
 
 // ---- Weights of each format, 32 at a time
 
+#if DEEPMINT_ISA_LEVEL == 1
+// Of the formats that come in words: Codes is what a step loads once, words() the BF16 words of its
+// first sixteen weights or the others, in the order of lanes. Floats come from words in pairs of
+// even and odd lanes.
+DM_INLINE __m256 even_lanes(__m256i w) { return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)); }
+DM_INLINE __m256 odd_lanes(__m256i w) {
+  const __m256i odd = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
+  return _mm256_castsi256_ps(_mm256_and_si256(w, odd));
+}
+template <class Format>
+DM_INLINE Operand operand(typename Format::Codes c) {
+  const __m256i first = Format::words(c, 0), second = Format::words(c, 1);
+  return {{even_lanes(first), odd_lanes(first)}, {even_lanes(second), odd_lanes(second)}};
+}
+#endif
+
 struct Bf16 {
   static constexpr size_t kStepBytes = 64;
   static constexpr bool kSharedScale = true;
@@ -36,11 +52,7 @@ struct Bf16 {
     return {{_mm512_castsi512_ps(_mm512_slli_epi32(a, 16))},
             {_mm512_castsi512_ps(_mm512_slli_epi32(b, 16))}};
 #elif DEEPMINT_ISA_LEVEL == 1
-    __m256 q[4];
-    for (int i = 0; i < 4; ++i)
-      q[i] = _mm256_castsi256_ps(_mm256_slli_epi32(
-          _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p) + i)), 16));
-    return {{q[0], q[1]}, {q[2], q[3]}};
+    return operand<Bf16>({p});
 #else
     __m128 q[8];
     for (int i = 0; i < 4; ++i) {
@@ -51,6 +63,15 @@ struct Bf16 {
     return {{{q[0], q[1], q[2], q[3]}}, {{q[4], q[5], q[6], q[7]}}};
 #endif
   }
+#if DEEPMINT_ISA_LEVEL == 1
+  struct Codes {
+    const uint8_t* p;
+  };
+  DM_INLINE Codes load_codes(const V41Args&, const uint8_t* p, Scale) { return {p}; }
+  DM_INLINE __m256i words(Codes c, size_t half) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(c.p) + half);
+  }
+#endif
 };
 
 struct Fp8 {
@@ -121,9 +142,11 @@ struct Fp8 {
   }
 #else
   DM_INLINE F16 half(const uint8_t* p) {
-    const __m256i c = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    const __m256i h = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(c, 8), 1),
-                                       _mm256_set1_epi16(static_cast<short>(0xBFFF)));
+    const __m128i apart = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    const __m256i c = _mm256_cvtepi8_epi16(
+        _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)), apart));
+    const __m256i h =
+        _mm256_and_si256(_mm256_slli_epi16(c, 7), _mm256_set1_epi16(static_cast<short>(0xBFFF)));
     return {_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
             _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
   }
@@ -143,6 +166,32 @@ struct Fp8 {
   }
 #endif
 };
+
+#if DEEPMINT_ISA_LEVEL == 1
+// FP8 codes shifted to where BF16 has its exponent: 2^-120 of their value, the subnormal ones as
+// subnormal floats. Their scale and 2^120 are in the activations.
+struct Fp8Shifted {
+  static constexpr size_t kStepBytes = 32;
+  static constexpr bool kSharedScale = true;
+  struct Scale {};
+  DM_INLINE Scale scale(const V41Args&, uint8_t) { return {}; }
+  struct Codes {
+    const uint8_t* p;
+  };
+  DM_INLINE Codes load_codes(const V41Args&, const uint8_t* p, Scale) { return {p}; }
+  DM_INLINE __m256i words(Codes c, size_t half) {
+    const __m256i codes =
+        _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(c.p) + half));
+    return _mm256_and_si256(_mm256_slli_epi16(codes, 4),
+                            _mm256_set1_epi16(static_cast<short>(0x87F0)));
+  }
+  // An activation times the scale b and 2^120. False when 2^(b - 7) is no float.
+  DM_INLINE bool factor(uint8_t b, F16& f) {
+    f = set1(float_of((static_cast<uint32_t>(b) + 120) << 23));
+    return b <= 134;
+  }
+};
+#endif
 
 // Even k of a step come first, then the odd ones, because that is how nibbles come apart.
 struct Fp4 {
@@ -170,6 +219,34 @@ struct Fp4 {
         _mm256_srlv_epi16(twice, _mm256_setr_epi16(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4));
     return {_mm512_permutexvar_epi16(_mm512_cvtepu8_epi16(codes), _mm512_load_si512(s.table))};
   }
+#elif DEEPMINT_ISA_LEVEL == 1
+  struct Scale {
+    const uint8_t* table;  // the high bytes of the 16 weights that this scale allows, the low ones
+  };
+  DM_INLINE Scale scale(const V41Args& a, uint8_t b) { return {a.tables->fp4_bf16_bytes[b]}; }
+  DM_INLINE Operand load_weights(const V41Args& a, const uint8_t* p, Scale s) {
+    return operand<Fp4>(load_codes(a, p, s));
+  }
+  struct Codes {
+    __m256i low, high;  // bytes of the words
+  };
+  DM_INLINE Codes load_codes(const V41Args&, const uint8_t* p, Scale s) {
+    const auto twice = [](const uint8_t* from) __attribute__((always_inline)) {
+      return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
+    };
+    // Eight bytes in each half: their low nibbles and their high ones.
+    const __m256i bytes =
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i eights =
+        _mm256_castpd_si256(_mm256_permute_pd(_mm256_castsi256_pd(bytes), 0b1100));
+    const __m256i codes = _mm256_and_si256(
+        _mm256_srlv_epi64(eights, _mm256_setr_epi64x(0, 4, 0, 4)), _mm256_set1_epi8(15));
+    return {_mm256_shuffle_epi8(twice(s.table + 16), codes),
+            _mm256_shuffle_epi8(twice(s.table), codes)};
+  }
+  DM_INLINE __m256i words(Codes c, size_t half) {
+    return half == 0 ? _mm256_unpacklo_epi8(c.low, c.high) : _mm256_unpackhi_epi8(c.low, c.high);
+  }
 #else
   struct Scale {
     float f;
@@ -182,23 +259,6 @@ struct Fp4 {
     const F16 f = set1(s.f);
     return {mul({_mm512_permutexvar_ps(c, table)}, f),
             mul({_mm512_permutexvar_ps(_mm512_srli_epi32(c, 4), table)}, f)};
-  }
-#elif DEEPMINT_ISA_LEVEL == 1
-  // vpermps looks at three bits; the fourth is the sign.
-  DM_INLINE __m256 values(__m256i c, __m256 table) {
-    const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(c, 28),
-                                          _mm256_set1_epi32(static_cast<int>(0x80000000u)));
-    return _mm256_xor_ps(_mm256_permutevar8x32_ps(table, c), _mm256_castsi256_ps(sign));
-  }
-  DM_INLINE Operand load_weights(const V41Args& a, const uint8_t* p, Scale s) {
-    const __m256 table = _mm256_loadu_ps(a.tables->e2m1);
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    const __m256i c0 = _mm256_cvtepu8_epi32(bytes),
-                  c1 = _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8));
-    const F16 f = set1(s.f);
-    return {
-        mul({values(c0, table), values(c1, table)}, f),
-        mul({values(_mm256_srli_epi32(c0, 4), table), values(_mm256_srli_epi32(c1, 4), table)}, f)};
   }
 #else
   DM_INLINE Operand load_weights(const V41Args& a, const uint8_t* p, Scale s) {
@@ -304,6 +364,46 @@ DM_INLINE void store_sums(Sums&& sums_of, float* y, int64_t stride, bool to_bf16
 }
 #endif
 
+#if DEEPMINT_ISA_LEVEL == 1
+// The tree of sum(), of even lanes and odd ones.
+DM_INLINE float sum_of(F16 x) {
+  const auto fours = [](__m256 v) __attribute__((always_inline)) {
+    return _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  };
+  const __m128 even = fours(x.a), odd = fours(x.b);
+  const __m128 s4 = _mm_add_ps(_mm_unpacklo_ps(even, odd), _mm_unpackhi_ps(even, odd));
+  const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+  return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
+}
+// Four sums at once, in their order; the same tree.
+DM_INLINE __m128 sums4(F16 a, F16 b, F16 c, F16 d) {
+  // Two of them side by side: even lanes i and i + 8 meet, odd ones, then i and i + 4 of both.
+  const auto pair = [](F16 x, F16 y) __attribute__((always_inline)) {
+    const auto fours = [](__m256 v, __m256 w) __attribute__((always_inline)) {
+      return _mm256_add_ps(_mm256_permute2f128_ps(v, w, 0x20), _mm256_permute2f128_ps(v, w, 0x31));
+    };
+    const __m256 even = fours(x.a, y.a), odd = fours(x.b, y.b);
+    return _mm256_add_ps(_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd));
+  };
+  const __m256 ab = pair(a, b), cd = pair(c, d);
+  const __m256 twos =
+      _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
+  const __m256 s = _mm256_hadd_ps(twos, twos);  // a, c, a, c | b, d, b, d
+  return _mm_unpacklo_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+}
+// Four floats, rounded to BF16 if asked for, to nearest even.
+DM_INLINE __m128 rounded4(__m128 x, bool to_bf16) {
+  if (!to_bf16) return x;
+  const __m128i u = _mm_castps_si128(x);
+  const __m128i odd = _mm_and_si128(_mm_srli_epi32(u, 16), _mm_set1_epi32(1));
+  return _mm_castsi128_ps(
+      _mm_and_si128(_mm_add_epi32(u, _mm_add_epi32(odd, _mm_set1_epi32(0x7FFF))),
+                    _mm_set1_epi32(static_cast<int>(0xFFFF0000u))));
+}
+#else
+DM_INLINE float sum_of(F16 x) { return sum(x); }
+#endif
+
 template <int kRows, int kOutputs>
 DM_INLINE void finish(const F16 (&acc)[kRows][kOutputs], float* y, int64_t stride, bool to_bf16) {
 #if DEEPMINT_ISA_LEVEL >= 2
@@ -314,9 +414,21 @@ DM_INLINE void finish(const F16 (&acc)[kRows][kOutputs], float* y, int64_t strid
   store_sums<kRows, kOutputs>([&](int i) __attribute__((always_inline)) { return sums(all + i); },
                               y, stride, to_bf16);
 #else
+#if DEEPMINT_ISA_LEVEL == 1
+  if constexpr (kRows * kOutputs == 4) {
+    constexpr int kSecond = 1 / kOutputs, kThird = 2 / kOutputs, kFourth = 3 / kOutputs;
+    alignas(16) float out[4];
+    _mm_store_ps(out, rounded4(sums4(acc[0][0], acc[kSecond][1 % kOutputs],
+                                     acc[kThird][2 % kOutputs], acc[kFourth][3 % kOutputs]),
+                               to_bf16));
+    for (int r = 0; r < kRows; ++r)
+      for (int o = 0; o < kOutputs; ++o) y[r * stride + o] = out[r * kOutputs + o];
+    return;
+  }
+#endif
   for (int r = 0; r < kRows; ++r)
     for (int o = 0; o < kOutputs; ++o) {
-      const float s = sum(acc[r][o]);
+      const float s = sum_of(acc[r][o]);
       y[r * stride + o] = to_bf16 ? float_of(rounded_bits(s)) : s;
     }
 #endif

@@ -12,6 +12,8 @@ struct Operand {
 };
 DM_INLINE void store_operand(uint8_t* p, Operand a) { _mm512_store_si512(p, a.v); }
 #else
+// avx2: an F16 of operands holds the even lanes, then the odd ones, because that is how pairs of
+// BF16 in 32-bit words come apart.
 constexpr size_t kOperandBytes = 4;
 struct Operand {
   F16 a, b;
