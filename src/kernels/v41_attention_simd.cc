@@ -74,6 +74,42 @@ void unpack_window(const uint8_t* row, int64_t dim, int64_t begin, int64_t end, 
   for (int64_t i = begin; i < end; i += 32)
     WindowBlock::unpack(block, row + i, row[dim + i / 32], out + i);
 }
+#elif DEEPMINT_ISA_LEVEL == 1
+[[gnu::noinline]] void unpack_window_slowly(const uint8_t* codes, uint8_t scale, uint16_t* out) {
+  const float s = e8m0_value(scale);
+  for (int64_t i = 0; i < 32; ++i)
+    out[i] = static_cast<uint16_t>(bits_of(float_of(e4m3_bits(codes[i])) * s) >> 16);
+}
+
+// 32 codes under one scale. Read as f16 (sign, 0eeee, mmm0000000), a code is 2^-8 of its value,
+// subnormal ones too. NaN codes, and scales that leave the range, take the long way.
+void unpack_window(const uint8_t* row, int64_t dim, int64_t begin, int64_t end, uint16_t* out) {
+  const __m256i kept = _mm256_set1_epi16(static_cast<short>(0xBFFF));
+  const __m256i magnitude = _mm256_set1_epi8(0x7F);
+  for (int64_t i = begin; i < end; i += 32) {
+    const uint8_t scale = row[dim + i / 32];
+    const auto* from = reinterpret_cast<const __m128i*>(row + i);
+    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    const __m256i is_nan = _mm256_cmpeq_epi8(_mm256_and_si256(codes, magnitude), magnitude);
+    if (scale < 27 || scale > 240 || _mm256_testz_si256(is_nan, is_nan) == 0) [[unlikely]] {
+      unpack_window_slowly(row + i, scale, out + i);
+      continue;
+    }
+    const __m256 factor = _mm256_set1_ps(float_of((static_cast<uint32_t>(scale) + 8) << 23));
+    for (int half = 0; half < 2; ++half) {
+      const __m256i c = _mm256_cvtepi8_epi16(_mm_loadu_si128(from + half));
+      const __m256i h = _mm256_and_si256(_mm256_slli_epi16(c, 7), kept);
+      const auto upper = [&](__m128i eight) __attribute__((always_inline)) {
+        return _mm256_srli_epi32(_mm256_castps_si256(_mm256_mul_ps(_mm256_cvtph_ps(eight), factor)),
+                                 16);
+      };
+      const __m256i words = _mm256_packus_epi32(upper(_mm256_castsi256_si128(h)),
+                                                upper(_mm256_extracti128_si256(h, 1)));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i + 16 * half),
+                          _mm256_permute4x64_epi64(words, 0xD8));
+    }
+  }
+}
 #else
 void unpack_window(const uint8_t* __restrict row, int64_t dim, int64_t begin, int64_t end,
                    uint16_t* __restrict out) {
@@ -86,31 +122,32 @@ void unpack_window(const uint8_t* __restrict row, int64_t dim, int64_t begin, in
 }
 #endif
 
+#if DEEPMINT_ISA_LEVEL >= 1
+// The BF16 value of an E2M1 code under an E4M3 scale: a product of two and four significant bits,
+// so exact.
+constexpr uint16_t global_value(uint32_t scale, uint32_t code) {
+  const uint32_t e = scale >> 3 & 15, m = scale & 7;
+  if ((scale & 127) == 127) return static_cast<uint16_t>(0x7FC0 | (scale & 128) << 8);
+  // In units of 2^-10: the scale is (8 + m) 2^(e - 10) or m 2^-9, the code a multiple of 1/2.
+  constexpr uint32_t kHalves[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+  uint32_t units = (e == 0 ? m << 1 : (8 + m) << e) / 2 * kHalves[code & 7];
+  uint32_t exponent = 127 - 9 - 1 + 7, word = 0;
+  for (; units >= 256; units /= 2) ++exponent;
+  for (; units != 0 && units < 128; units *= 2) --exponent;
+  if (units != 0) word = exponent << 7 | (units & 127);
+  return static_cast<uint16_t>(word | (((scale & 128) << 8) ^ ((code & 8) << 12)));
+}
+#endif
+
 #if DEEPMINT_ISA_LEVEL >= 2
-// The BF16 values of the sixteen E2M1 codes under each E4M3 scale: products of two and four
-// significant bits, so exact.
+// Of the sixteen codes under each scale.
 struct GlobalValues {
   alignas(64) uint16_t of[256][16];
 };
 constexpr GlobalValues kGlobalValues = [] {
   GlobalValues t{};
   for (uint32_t scale = 0; scale < 256; ++scale)
-    for (uint32_t code = 0; code < 16; ++code) {
-      const uint32_t e = scale >> 3 & 15, m = scale & 7, u = code & 7;
-      const uint32_t sign = ((scale & 128) << 8) ^ ((code & 8) << 12);
-      // In units of 2^-10: the scale is (8 + m) 2^(e - 10) or m 2^-9, the code a multiple of 1/2.
-      constexpr uint32_t kHalves[8] = {0, 1, 2, 3, 4, 6, 8, 12};
-      uint32_t units = (e == 0 ? m << 1 : (8 + m) << e) / 2 * kHalves[u];
-      uint32_t exponent = 127 - 9 - 1 + 7, word = 0;
-      if ((scale & 127) == 127) {
-        t.of[scale][code] = static_cast<uint16_t>(0x7FC0 | (scale & 128) << 8);
-        continue;
-      }
-      for (; units >= 256; units /= 2) ++exponent;
-      for (; units != 0 && units < 128; units *= 2) --exponent;
-      if (units != 0) word = exponent << 7 | (units & 127);
-      t.of[scale][code] = static_cast<uint16_t>(word | sign);
-    }
+    for (uint32_t code = 0; code < 16; ++code) t.of[scale][code] = global_value(scale, code);
   return t;
 }();
 
@@ -144,6 +181,46 @@ void unpack_global(const uint8_t* row, int64_t dim, int64_t begin, int64_t end, 
   const GlobalBlock block = GlobalBlock::make();
   for (int64_t i = begin; i < end; i += 32)
     GlobalBlock::unpack(block, row + i / 2, row + dim / 2 + i / 16, out + i);
+}
+#elif DEEPMINT_ISA_LEVEL == 1
+// Of the sixteen codes under each scale: the high bytes, then the low ones.
+struct GlobalBytes {
+  alignas(64) uint8_t of[256][32];
+};
+constexpr GlobalBytes kGlobalBytes = [] {
+  GlobalBytes t{};
+  for (uint32_t scale = 0; scale < 256; ++scale)
+    for (uint32_t code = 0; code < 16; ++code) {
+      const uint16_t word = global_value(scale, code);
+      t.of[scale][code] = static_cast<uint8_t>(word >> 8);
+      t.of[scale][16 + code] = static_cast<uint8_t>(word);
+    }
+  return t;
+}();
+
+// 32 codes under two scales, one in each half of a register.
+void unpack_global(const uint8_t* row, int64_t dim, int64_t begin, int64_t end, uint16_t* out) {
+  const __m256i nibbles = _mm256_set1_epi8(15);
+  for (int64_t i = begin; i < end; i += 32) {
+    const uint8_t* scales = row + dim / 2 + i / 16;
+    const auto table = [&](size_t from) __attribute__((always_inline)) {
+      const auto at = [&](uint8_t scale) __attribute__((always_inline)) {
+        return _mm_load_si128(reinterpret_cast<const __m128i*>(kGlobalBytes.of[scale] + from));
+      };
+      return _mm256_inserti128_si256(_mm256_castsi128_si256(at(scales[0])), at(scales[1]), 1);
+    };
+    // A byte becomes a word, and that two indices: its low nibble, then its high one.
+    const __m256i bytes =
+        _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i / 2)));
+    const __m256i codes =
+        _mm256_and_si256(_mm256_or_si256(bytes, _mm256_slli_epi16(bytes, 4)), nibbles);
+    const __m256i high = _mm256_shuffle_epi8(table(0), codes),
+                  low = _mm256_shuffle_epi8(table(16), codes);
+    const __m256i first = _mm256_unpacklo_epi8(low, high), second = _mm256_unpackhi_epi8(low, high);
+    auto* to = reinterpret_cast<__m256i*>(out + i);
+    _mm256_storeu_si256(to, _mm256_permute2x128_si256(first, second, 0x20));
+    _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(first, second, 0x31));
+  }
 }
 #else
 void unpack_global(const uint8_t* __restrict row, int64_t dim, int64_t begin, int64_t end,
@@ -340,7 +417,7 @@ void scores(const float* packed_f, int64_t lanes, int64_t dim, const uint16_t* c
 #if DEEPMINT_ISA_LEVEL >= 2
 constexpr int kRowStep = 12;
 #elif DEEPMINT_ISA_LEVEL == 1
-constexpr int kRowStep = 4;
+constexpr int kRowStep = 6;
 #else
 constexpr int kRowStep = 2;
 #endif
@@ -367,6 +444,83 @@ void pack_queries(const float* q, int64_t heads, int64_t dim, float* packed) {
 #endif
 }
 
+void unpack_until(V41Unpack& u, int64_t count) {
+  for (; u.done < count; ++u.done) {
+    const V41Unpack::Row& r = u.rows[u.done];
+    fetch_packed(u, u.done + kAhead);
+    (r.window ? unpack_window : unpack_global)(r.packed, u.dim, r.begin, r.end, r.out);
+  }
+}
+
+#if DEEPMINT_ISA_LEVEL == 1
+// Keys are floats in sixteens: eight even dimensions, then eight odd ones, as they come from words.
+// Six rows x sixteen heads of sums, a group of heads and a key are fifteen registers. Dimensions
+// go in blocks, whose queries stay in the first-level cache for all rows; the chain of a sum waits
+// in `scores` between them.
+// Rows are unpacked in groups that are still there when their scores begin.
+constexpr int64_t kBlockDims = 128, kGroupRows = 48;
+
+template <int Rows>
+DM_INLINE void scores_block(const float* packed, int64_t lanes, const float* keys, int64_t dims,
+                            bool first, float* scores) {
+  F16 s[Rows];
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r) s[r] = first ? zero() : load(scores + r * lanes);
+  for (int64_t i = 0; i < dims; i += 16) {
+#pragma GCC unroll 16
+    for (int64_t j = 0; j < 16; ++j) {
+      const F16 q = load(packed + (i + j) * 16);
+      const float* key = keys + i + j % 2 * 8 + j / 2;
+#pragma GCC unroll 6
+      for (int r = 0; r < Rows; ++r) s[r] = fma(q, set1(key[r * kBlockDims]), s[r]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < Rows; ++r) store(scores + r * lanes, s[r]);
+}
+
+template <int Rows>
+DM_INLINE void scores_rows(const float* packed, int64_t lanes, int64_t dim, int64_t first,
+                           int64_t dims, const uint16_t* const* rows, float* keys, float* scores,
+                           V41Fetch* fetch) {
+  const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
+  for (int64_t r = 0; r < Rows; ++r)
+    for (int64_t i = 0; i < dims; i += 16) {
+      if (fetch != nullptr) fetch_line(*fetch);
+      const __m256i words =
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[r] + first + i));
+      float* to = keys + r * kBlockDims + i;
+      _mm256_store_ps(to, _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)));
+      _mm256_store_ps(to + 8, _mm256_castsi256_ps(_mm256_and_si256(words, upper)));
+    }
+  for (int64_t g = 0; g < lanes; g += 16)
+    scores_block<Rows>(packed + g * dim + first * 16, lanes, keys, dims, first == 0, scores + g);
+}
+
+void scores(const float* packed, int64_t lanes, int64_t dim, const uint16_t* const* rows,
+            int64_t count, float scale, float* out, float*, V41Fetch* fetch, V41Unpack* unpack) {
+  alignas(64) float keys[kRowStep * kBlockDims];
+  for (int64_t begin = 0; begin < count; begin += kGroupRows) {
+    const int64_t end = begin + kGroupRows < count ? begin + kGroupRows : count;
+    if (unpack != nullptr) unpack_until(*unpack, unpack->due[end - 1]);
+    for (int64_t first = 0; first < dim; first += kBlockDims) {
+      const int64_t dims = first + kBlockDims < dim ? kBlockDims : dim - first;
+      int64_t t = begin;
+      const auto some = [&]<int kRows>() __attribute__((always_inline)) {
+        for (; t + kRows <= end; t += kRows)
+          scores_rows<kRows>(packed, lanes, dim, first, dims, rows + t, keys, out + t * lanes,
+                             fetch);
+      };
+      some.template operator()<kRowStep>();
+      some.template operator()<2>();
+      some.template operator()<1>();
+    }
+  }
+  if (unpack != nullptr) unpack_until(*unpack, unpack->count);
+  const F16 factor = set1(scale);
+  for (int64_t i = 0; i < count * lanes; i += 16) store(out + i, mul(load(out + i), factor));
+}
+#else
 // keys: [Rows][dim] floats.
 template <int Rows, int Groups>
 DM_INLINE void scores_block(const float* packed, int64_t lanes, int64_t dim, const float* keys,
@@ -398,18 +552,10 @@ DM_INLINE void scores_rows(const float* packed, int64_t lanes, int64_t dim, cons
     scores_block<Rows, 1>(packed + g * dim, lanes, dim, keys, scale, scores + g);
 }
 
-void unpack_all(V41Unpack& u) {
-  for (; u.done < u.count; ++u.done) {
-    const V41Unpack::Row& r = u.rows[u.done];
-    fetch_packed(u, u.done + kAhead);
-    (r.window ? unpack_window : unpack_global)(r.packed, u.dim, r.begin, r.end, r.out);
-  }
-}
-
 void scores(const float* packed, int64_t lanes, int64_t dim, const uint16_t* const* rows,
             int64_t count, float scale, float* out, float* scratch, V41Fetch* fetch,
             V41Unpack* unpack) {
-  if (unpack != nullptr) unpack_all(*unpack);
+  if (unpack != nullptr) unpack_until(*unpack, unpack->count);
   for (int64_t t = 0; t < count;) {
     const int64_t n = count - t >= kRowStep ? kRowStep : 1;
     for (int64_t r = 0; r < n; ++r) {
@@ -425,6 +571,8 @@ void scores(const float* packed, int64_t lanes, int64_t dim, const uint16_t* con
     t += n;
   }
 }
+
+#endif
 
 #endif
 
@@ -500,6 +648,23 @@ DM_INLINE void finish(F16 low, F16 high, float z, float* out) {
   _mm512_storeu_si512(out, _mm512_permutex2var_epi32(a, first, b));
   _mm512_storeu_si512(
       out + 16, _mm512_permutex2var_epi32(a, _mm512_add_epi32(first, _mm512_set1_epi32(8)), b));
+#elif DEEPMINT_ISA_LEVEL == 1
+  const __m256 divisor = _mm256_set1_ps(z);
+  const auto rounded = [&](__m256 x) __attribute__((always_inline)) {
+    const __m256i u = _mm256_castps_si256(_mm256_div_ps(x, divisor));
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    return _mm256_and_si256(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF))),
+                            _mm256_set1_epi32(static_cast<int>(0xFFFF0000u)));
+  };
+  const auto sixteen = [&](__m256 even, __m256 odd, float* to) __attribute__((always_inline)) {
+    const __m256i a = rounded(even), b = rounded(odd);
+    const __m256i first = _mm256_unpacklo_epi32(a, b), second = _mm256_unpackhi_epi32(a, b);
+    auto* at = reinterpret_cast<__m256i*>(to);
+    _mm256_storeu_si256(at, _mm256_permute2x128_si256(first, second, 0x20));
+    _mm256_storeu_si256(at + 1, _mm256_permute2x128_si256(first, second, 0x31));
+  };
+  sixteen(low.a, high.a, out);
+  sixteen(low.b, high.b, out + 16);
 #else
   alignas(64) float even[16], odd[16];
   store(even, low);
@@ -511,12 +676,99 @@ DM_INLINE void finish(F16 low, F16 high, float z, float* out) {
 #endif
 }
 
-#if DEEPMINT_ISA_LEVEL == 4
+#if DEEPMINT_ISA_LEVEL == 1
+// Sixteen registers hold the sums of six heads x 16 dimensions, even ones and odd ones, two halves
+// of a row and a weight. A chunk of rows stays in the first-level cache until all heads have
+// passed; their sums wait in memory meanwhile.
+constexpr int64_t kHeadBlock = 16, kRowChunk = 128;
+struct ValueSums {
+  alignas(32) float of[kHeadBlock][2][2][8];  // head, half of 32 dimensions, even or odd
+};
+
+// Rows lie apart in memory: those of the next chunk are fetched during the first pass over this
+// one.
+struct NextValues {
+  const uint16_t* const* rows = nullptr;
+  int64_t count = 0, column = 0;
+};
+
+template <int Heads>
+DM_INLINE void values_chunk(const float* weight, int64_t lanes, const uint16_t* const* rows,
+                            int64_t count, int64_t column, size_t half, float (*sums)[2][2][8],
+                            V41Fetch* fetch, const NextValues& next) {
+  __m256 even[Heads], odd[Heads];
+#pragma GCC unroll 6
+  for (int h = 0; h < Heads; ++h) {
+    even[h] = _mm256_load_ps(sums[h][half][0]);
+    odd[h] = _mm256_load_ps(sums[h][half][1]);
+  }
+  const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
+  for (int64_t t = 0; t < count; ++t, weight += lanes) {
+    if (Heads > 1 && fetch != nullptr) fetch_line(*fetch);
+    if (t < next.count) __builtin_prefetch(next.rows[t] + next.column);
+    const __m256i words =
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[t] + column) + half);
+    const __m256 a = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)),
+                 b = _mm256_castsi256_ps(_mm256_and_si256(words, upper));
+#pragma GCC unroll 6
+    for (int h = 0; h < Heads; ++h) {
+      const __m256 w = _mm256_broadcast_ss(weight + h);
+      even[h] = _mm256_fmadd_ps(a, w, even[h]);
+      odd[h] = _mm256_fmadd_ps(b, w, odd[h]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int h = 0; h < Heads; ++h) {
+    _mm256_store_ps(sums[h][half][0], even[h]);
+    _mm256_store_ps(sums[h][half][1], odd[h]);
+  }
+}
+
+void values(const float* scores, const float* exps, const float* p, int64_t lanes, int64_t n,
+            const float* sink, const uint16_t* const* rows, int64_t heads, int64_t dim,
+            int64_t begin, int64_t end, float* out, V41Fetch* fetch) {
+  constexpr int64_t kMostLanes = 1024;
+  alignas(64) float z[kMostLanes];
+  denominators(scores, exps, lanes, n, sink, heads, z);
+  ValueSums sums;
+  for (int64_t first = 0; first < heads; first += kHeadBlock) {
+    const int64_t count = first + kHeadBlock < heads ? kHeadBlock : heads - first;
+    for (int64_t column = begin; column < end; column += 32) {
+      sums = {};
+      for (int64_t t = 0; t < n; t += kRowChunk) {
+        const auto chunk = [n](int64_t from) {
+          return n - from < kRowChunk ? n - from : kRowChunk;
+        };
+        const int64_t some = chunk(t);
+        NextValues next;
+        if (t + some < n)
+          next = {rows + t + some, chunk(t + some), column};
+        else if (column + 32 < end)
+          next = {rows, chunk(0), column + 32};
+        for (size_t half = 0; half < 2; ++half) {
+          const auto pass = [&]<int kHeads>(int64_t h) __attribute__((always_inline)) {
+            values_chunk<kHeads>(p + t * lanes + first + h, lanes, rows + t, some, column, half,
+                                 sums.of + h, fetch, h == 0 && half == 0 ? next : NextValues{});
+          };
+          int64_t h = 0;
+          for (; h + 6 <= count; h += 6) pass.template operator()<6>(h);
+          for (; h + 4 <= count; h += 4) pass.template operator()<4>(h);
+          for (; h < count; ++h) pass.template operator()<1>(h);
+        }
+      }
+      for (int64_t h = 0; h < count; ++h) {
+        const auto lanes_of = [&](size_t odd) __attribute__((always_inline)) {
+          return F16{_mm256_load_ps(sums.of[h][0][odd]), _mm256_load_ps(sums.of[h][1][odd])};
+        };
+        finish(lanes_of(0), lanes_of(1), z[first + h], out + (first + h) * dim + column);
+      }
+    }
+  }
+}
+#else
+
+#if DEEPMINT_ISA_LEVEL >= 2
 constexpr int kHeadStep = 8;
-#elif DEEPMINT_ISA_LEVEL >= 2
-constexpr int kHeadStep = 8;
-#elif DEEPMINT_ISA_LEVEL == 1
-constexpr int kHeadStep = 2;
 #else
 constexpr int kHeadStep = 1;
 #endif
@@ -578,6 +830,7 @@ void values(const float* scores, const float* exps, const float* p, int64_t lane
       values_block<1>(p, lanes, n, rows, z, dim, column, head, out, fetch);
   }
 }
+#endif
 
 }  // namespace
 

@@ -70,6 +70,9 @@ struct Query {
     return keys[static_cast<size_t>(t)][static_cast<size_t>(i)];
   }
   double value(int64_t t, int64_t i) { return double{from_bf16(key(t, i))}; }
+  float float_at(int64_t t, int64_t i) const {
+    return from_bf16(keys[static_cast<size_t>(t)][static_cast<size_t>(i)]);
+  }
   V41QueryMemory memory() {
     return {packed.data(), scores.data(), exps.data(), weights.data(), scratch.data()};
   }
@@ -234,6 +237,27 @@ class V41AttentionTest : public deepmint::testing::IsaTest {
     }
   }
 
+  // The chains of the header one operation after the other: what avx2, avx512 and avx512vnni all
+  // compute, so that machines agree although none may run each.
+  void check_fma_order(const Query& q) const {
+    for (int64_t head = 0; head < q.heads; ++head) {
+      for (int64_t t = 0; t < q.n; ++t) {
+        float s = 0;
+        for (int64_t i = 0; i < q.dim; ++i)
+          s = std::fma(q.q[static_cast<size_t>(head * q.dim + i)], q.float_at(t, i), s);
+        ASSERT_EQ(s * q.scale, q.at(q.scores, t, head)) << "head " << head << ", key " << t;
+      }
+      for (int64_t i = 0; i < q.dim; ++i) {
+        float s = 0;
+        for (int64_t t = 0; t < q.n; ++t) s = std::fma(q.weight(t, head), q.float_at(t, i), s);
+        const Rounded z = q.denominator(head);
+        if (!z.certain()) continue;
+        ASSERT_EQ(nearest_bf16(double{s / z.low}), q.out[static_cast<size_t>(head * q.dim + i)])
+            << "head " << head << ", dimension " << i << " of " << q.n << " keys";
+      }
+    }
+  }
+
   mutable int64_t decided_ = 0, all_ = 0;
 };
 INSTANTIATE_TEST_SUITE_P(Isas, V41AttentionTest, ::testing::ValuesIn(available_isas()),
@@ -266,6 +290,9 @@ TEST_P(V41AttentionTest, EveryStepRoundsWhereItSays) {
         find_weights();  // as before: these columns have no part in them
         v41_values(q.rows.data(), n, heads, dim, 0, dim, q.sink.data(), memory, q.out.data());
         ASSERT_NO_FATAL_FAILURE(check_values(q));
+        if (isa_class(GetParam()) == "fma") {
+          ASSERT_NO_FATAL_FAILURE(check_fma_order(q));
+        }
         // All in one call.
         std::vector<float> whole(q.out.size());
         v41_attend(q.q.data(), q.rows.data(), n, heads, dim, q.scale, q.sink.data(), memory,
