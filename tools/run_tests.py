@@ -47,6 +47,12 @@ def run(command, log, env=None, timeout=None):
             return 127
 
 
+def skip_reason(log, test):
+    """What GTEST_SKIP() said: older GoogleTests write it to the log alone."""
+    found = re.search(r": Skipped\n(.+)\n\s*\[  SKIPPED \] " + re.escape(test) + r"\b", log.read_text(errors="replace"))
+    return found[1] if found else "no reason given"
+
+
 def tail(log, lines=40):
     return "\n".join(pathlib.Path(log).read_text(errors="replace").splitlines()[-lines:])
 
@@ -107,7 +113,7 @@ class Runner:
             elif case.get("result") == "SKIPPED":
                 skipped += 1
                 reason = case.get("skipped", [{}])[0].get("message", "").strip().splitlines()
-                self.skip(full, reason[-1] if reason else "no reason given")
+                self.skip(full, reason[-1] if reason else skip_reason(log, f"{case['classname']}.{case['name']}"))
             elif case.get("status") == "RUN":
                 passed += 1
         if code != 0 and failed == 0:
