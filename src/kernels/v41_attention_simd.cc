@@ -444,14 +444,6 @@ void pack_queries(const float* q, int64_t heads, int64_t dim, float* packed) {
 #endif
 }
 
-void unpack_until(V41Unpack& u, int64_t count) {
-  for (; u.done < count; ++u.done) {
-    const V41Unpack::Row& r = u.rows[u.done];
-    fetch_packed(u, u.done + kAhead);
-    (r.window ? unpack_window : unpack_global)(r.packed, u.dim, r.begin, r.end, r.out);
-  }
-}
-
 #if DEEPMINT_ISA_LEVEL == 1
 // Keys are floats in sixteens: eight even dimensions, then eight odd ones, as they come from words.
 // Six rows x sixteen heads of sums, a group of heads and a key are fifteen registers. Dimensions
@@ -459,6 +451,14 @@ void unpack_until(V41Unpack& u, int64_t count) {
 // in `scores` between them.
 // Rows are unpacked in groups that are still there when their scores begin.
 constexpr int64_t kBlockDims = 128, kGroupRows = 48;
+
+void unpack_until(V41Unpack& u, int64_t count) {
+  for (; u.done < count; ++u.done) {
+    const V41Unpack::Row& r = u.rows[u.done];
+    fetch_packed(u, u.done + kAhead);
+    (r.window ? unpack_window : unpack_global)(r.packed, u.dim, r.begin, r.end, r.out);
+  }
+}
 
 template <int Rows>
 DM_INLINE void scores_block(const float* packed, int64_t lanes, const float* keys, int64_t dims,
@@ -552,10 +552,18 @@ DM_INLINE void scores_rows(const float* packed, int64_t lanes, int64_t dim, cons
     scores_block<Rows, 1>(packed + g * dim, lanes, dim, keys, scale, scores + g);
 }
 
+void unpack_all(V41Unpack& u) {
+  for (; u.done < u.count; ++u.done) {
+    const V41Unpack::Row& r = u.rows[u.done];
+    fetch_packed(u, u.done + kAhead);
+    (r.window ? unpack_window : unpack_global)(r.packed, u.dim, r.begin, r.end, r.out);
+  }
+}
+
 void scores(const float* packed, int64_t lanes, int64_t dim, const uint16_t* const* rows,
             int64_t count, float scale, float* out, float* scratch, V41Fetch* fetch,
             V41Unpack* unpack) {
-  if (unpack != nullptr) unpack_until(*unpack, unpack->count);
+  if (unpack != nullptr) unpack_all(*unpack);
   for (int64_t t = 0; t < count;) {
     const int64_t n = count - t >= kRowStep ? kRowStep : 1;
     for (int64_t r = 0; r < n; ++r) {

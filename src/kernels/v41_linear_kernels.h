@@ -43,12 +43,12 @@ struct V41Args {
   float* y = nullptr;  // y[row * y_stride + output]
   int64_t y_stride = 0;
   bool to_bf16 = false;
+  bool fast_subnormals = false;  // the CPU multiplies subnormal floats as fast as others
   // What this thread reads after the last output, from here on: fetched into the second-level cache
   // when the outputs come to their end. Null: nothing.
   const uint8_t* next = nullptr;
   const uint8_t* next_scales = nullptr;
-  uint8_t* scratch = nullptr;    // of the thread, for m rows of operands
-  bool fast_subnormals = false;  // the CPU multiplies subnormal floats as fast as others
+  uint8_t* scratch = nullptr;  // of the thread, for m rows of operands
 };
 
 // Expanded weights: `outputs` rows of ceil(k / 32) steps.

@@ -115,34 +115,26 @@ void direct_tile(const V41Args& a, int64_t output) {
   const int64_t steps = a.k / kV41Step;
   size_t at = 0;
   for (int64_t step = 0; step < steps; ++step, at += Format::kStepBytes) {
+    Operand row[kRows];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+      row[r] = load_operand(x[r] + static_cast<size_t>(step) * kOperandStep);
+    typename Format::Scale scale{};
+    if constexpr (Format::kSharedScale && Format::kStepBytes == 32)
+      scale = Format::scale(a, scales[step]);
     if (at % 64 == 0)
 #pragma GCC unroll 8
       for (int o = 0; o < kOutputs; ++o)
         __builtin_prefetch(ahead + at * kOutputs + 64 * static_cast<size_t>(o), 0, 2);
-#if DEEPMINT_ISA_LEVEL == 1
-    if constexpr (kComesInWords<Format>) {
-      add_words<Format>(a, codes + at, scales + step, x, static_cast<size_t>(step) * kOperandStep,
-                        acc);
-    } else
-#endif
-    {
-      Operand row[kRows];
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r)
-        row[r] = load_operand(x[r] + static_cast<size_t>(step) * kOperandStep);
-      typename Format::Scale scale{};
-      if constexpr (Format::kSharedScale && Format::kStepBytes == 32)
-        scale = Format::scale(a, scales[step]);
+    for (int o = 0; o < kOutputs; ++o) {
+      if constexpr (!Format::kSharedScale)
+        scale = Format::scale(
+            a, scales[static_cast<size_t>(o) * a.scale_stride + static_cast<size_t>(step)]);
+      const Operand w =
+          Format::load_weights(a, codes + static_cast<size_t>(o) * a.code_stride + at, scale);
 #pragma GCC unroll 8
-      for (int o = 0; o < kOutputs; ++o) {
-        if constexpr (!Format::kSharedScale)
-          scale = Format::scale(
-              a, scales[static_cast<size_t>(o) * a.scale_stride + static_cast<size_t>(step)]);
-        const Operand w =
-            Format::load_weights(a, codes + static_cast<size_t>(o) * a.code_stride + at, scale);
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) acc[r][o] = dot(acc[r][o], w, row[r]);
-      }
+      for (int r = 0; r < kRows; ++r) acc[r][o] = dot(acc[r][o], w, row[r]);
     }
   }
   if constexpr (Format::kStepBytes == 64) {
@@ -157,6 +149,40 @@ void direct_tile(const V41Args& a, int64_t output) {
   }
   finish<kRows, kOutputs>(acc, a.y + output, a.y_stride, a.to_bf16);
 }
+
+#if DEEPMINT_ISA_LEVEL == 1
+template <class Format, int kRows, int kOutputs>
+void words_tile(const V41Args& a, int64_t output) {
+  F16 acc[kRows][kOutputs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int o = 0; o < kOutputs; ++o) acc[r][o] = zero();
+  const uint8_t* codes = a.codes + static_cast<size_t>(output) * a.code_stride;
+  const uint8_t* scales = scales_of<Format>(a.scales, a, output);
+  const uint8_t* x[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) x[r] = a.x[r];
+  const uint8_t* const ahead = ahead_of<Format, kOutputs>(a, output);
+  const auto steps = static_cast<size_t>(a.k / kV41Step);
+  size_t at = 0;
+  for (size_t step = 0; step < steps; ++step, at += Format::kStepBytes) {
+    if (at % 64 == 0)
+#pragma GCC unroll 8
+      for (int o = 0; o < kOutputs; ++o)
+        __builtin_prefetch(ahead + at * kOutputs + 64 * static_cast<size_t>(o), 0, 2);
+    add_words<Format>(a, codes + at, scales + step, x, step * kOperandStep, acc);
+  }
+  if constexpr (Format::kStepBytes == 64)
+    if (const int64_t rest = a.k % kV41Step; rest != 0)
+      for (int o = 0; o < kOutputs; ++o) {
+        const Operand w = load_tail(a, codes + static_cast<size_t>(o) * a.code_stride + at, rest);
+        for (int r = 0; r < kRows; ++r)
+          acc[r][o] = dot(acc[r][o], w, load_operand(x[r] + steps * kOperandStep));
+      }
+  finish<kRows, kOutputs>(acc, a.y + output, a.y_stride, a.to_bf16);
+}
+#endif
 
 #if DEEPMINT_ISA_LEVEL >= 4
 // FP8 in groups of 64 codes; the last group of a row may hold 32.
@@ -354,6 +380,10 @@ DM_INLINE void tile(const V41Args& a, int64_t output) {
 #if DEEPMINT_ISA_LEVEL >= 4
   if constexpr (Format::kStepBytes == 16 && kRows <= kNarrowRows)
     narrow_tile<kRows, kOutputs>(a, output);
+  else
+#elif DEEPMINT_ISA_LEVEL == 1
+  if constexpr (kComesInWords<Format>)
+    words_tile<Format, kRows, kOutputs>(a, output);
   else
 #endif
     direct_tile<Format, kRows, kOutputs>(a, output);
