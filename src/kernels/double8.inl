@@ -23,6 +23,7 @@ constexpr int kParts = 4;
 constexpr int kPartLanes = 8 / kParts;
 typedef double DPart __attribute__((vector_size(8 * kPartLanes)));
 typedef int64_t LPart __attribute__((vector_size(8 * kPartLanes)));
+typedef float FPart __attribute__((vector_size(4 * kPartLanes)));
 struct L8 {
   LPart part[kParts];
 };
@@ -90,15 +91,13 @@ DM_INLINE V8 narrow(D8 v) {
 }
 #else
 DM_INLINE D8 wide(V8 v) {
-  typedef float Part __attribute__((vector_size(4 * kPartLanes)));
-  Part parts[kParts];
+  FPart parts[kParts];
   __builtin_memcpy(parts, &v, sizeof v);
   DM_EACH(D8, __builtin_convertvector(parts[i], DPart));
 }
 DM_INLINE V8 narrow(const D8& v) {
-  typedef float Part __attribute__((vector_size(4 * kPartLanes)));
-  Part parts[kParts];
-  for (int i = 0; i < kParts; ++i) parts[i] = __builtin_convertvector(v.part[i], Part);
+  FPart parts[kParts];
+  for (int i = 0; i < kParts; ++i) parts[i] = __builtin_convertvector(v.part[i], FPart);
   V8 out;
   __builtin_memcpy(&out, parts, sizeof out);
   return out;

@@ -117,14 +117,17 @@ DM_INLINE F16 replace_below(F16 a, F16 limit, F16 x, F16 y) {
   return {_mm256_blendv_ps(x.a, y.a, _mm256_cmp_ps(a.a, limit.a, _CMP_LT_OQ)),
           _mm256_blendv_ps(x.b, y.b, _mm256_cmp_ps(a.b, limit.b, _CMP_LT_OQ))};
 }
+// Of sixteen BF16 words those of even index, and those of odd index.
+DM_INLINE __m256 even_words(__m256i w) { return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)); }
+DM_INLINE __m256 odd_words(__m256i w) {
+  const __m256i odd = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
+  return _mm256_castsi256_ps(_mm256_and_si256(w, odd));
+}
 DM_INLINE void load_bf16_pairs(const uint16_t* p, F16& low, F16& high) {
   const __m256i w0 = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   const __m256i w1 = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16));
-  const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
-  low = {_mm256_castsi256_ps(_mm256_slli_epi32(w0, 16)),
-         _mm256_castsi256_ps(_mm256_slli_epi32(w1, 16))};
-  high = {_mm256_castsi256_ps(_mm256_and_si256(w0, mask)),
-          _mm256_castsi256_ps(_mm256_and_si256(w1, mask))};
+  low = {even_words(w0), even_words(w1)};
+  high = {odd_words(w0), odd_words(w1)};
 }
 DM_INLINE __m256 upper_plus_lower(F16 x) { return _mm256_add_ps(x.a, x.b); }
 DM_INLINE __m256 upper_max_lower(F16 x) { return _mm256_max_ps(x.a, x.b); }
@@ -178,6 +181,15 @@ DM_INLINE void load_bf16_pairs(const uint16_t* p, F16& low, F16& high) {
 }
 #undef DM_EACH
 
+#endif
+
+#if DEEPMINT_ISA_LEVEL >= 1
+// Eight floats rounded to BF16, to nearest even.
+DM_INLINE __m256i rounded_bits(__m256i s) {
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(s, 16), _mm256_set1_epi32(1));
+  s = _mm256_add_epi32(s, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+  return _mm256_and_si256(s, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u)));
+}
 #endif
 
 // Lanes i and i + 8 meet, then i and i + 4, i and i + 2, i and i + 1.

@@ -22,19 +22,10 @@ DM_INLINE F16 dot(F16 acc, Operand w, Operand x) { return fma(w.b, x.b, fma(w.a,
 // ---- Weights of each format, 32 at a time
 
 #if DEEPMINT_ISA_LEVEL == 1
-// Of the formats that come in words: Codes is what a step loads once, words() the BF16 words of its
-// first sixteen weights or the others, in the order of lanes. Floats come from words in pairs of
-// even and odd lanes.
-DM_INLINE __m256 even_lanes(__m256i w) { return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)); }
-DM_INLINE __m256 odd_lanes(__m256i w) {
-  const __m256i odd = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
-  return _mm256_castsi256_ps(_mm256_and_si256(w, odd));
-}
+// Formats that come in BF16 words: Codes is what a step loads once, words() the words of its first
+// sixteen weights or the others, in the order of lanes.
 template <class Format>
-DM_INLINE Operand operand(typename Format::Codes c) {
-  const __m256i first = Format::words(c, 0), second = Format::words(c, 1);
-  return {{even_lanes(first), odd_lanes(first)}, {even_lanes(second), odd_lanes(second)}};
-}
+concept InWords = requires { typename Format::Codes; };
 #endif
 
 struct Bf16 {
@@ -52,7 +43,8 @@ struct Bf16 {
     return {{_mm512_castsi512_ps(_mm512_slli_epi32(a, 16))},
             {_mm512_castsi512_ps(_mm512_slli_epi32(b, 16))}};
 #elif DEEPMINT_ISA_LEVEL == 1
-    return operand<Bf16>({p});
+    const __m256i first = words({p}, 0), second = words({p}, 1);
+    return {{even_words(first), odd_words(first)}, {even_words(second), odd_words(second)}};
 #else
     __m128 q[8];
     for (int i = 0; i < 4; ++i) {
@@ -224,9 +216,6 @@ struct Fp4 {
     const uint8_t* table;  // the high bytes of the 16 weights that this scale allows, the low ones
   };
   DM_INLINE Scale scale(const V41Args& a, uint8_t b) { return {a.tables->fp4_bf16_bytes[b]}; }
-  DM_INLINE Operand load_weights(const V41Args& a, const uint8_t* p, Scale s) {
-    return operand<Fp4>(load_codes(a, p, s));
-  }
   struct Codes {
     __m256i low, high;  // bytes of the words
   };
@@ -329,13 +318,6 @@ DM_INLINE __m256 sums(const __m256* low, const __m256* high) {
 #endif
 
 #if DEEPMINT_ISA_LEVEL >= 2
-// Eight floats rounded to BF16, to nearest even.
-DM_INLINE __m256i rounded(__m256i s) {
-  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(s, 16), _mm256_set1_epi32(1));
-  s = _mm256_add_epi32(s, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
-  return _mm256_and_si256(s, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u)));
-}
-
 // Rounds and stores kRows x kOutputs sums, row by row, eight at a time: sums_of(i) are those from
 // the i-th on.
 template <int kRows, int kOutputs, class Sums>
@@ -346,7 +328,7 @@ DM_INLINE void store_sums(Sums&& sums_of, float* y, int64_t stride, bool to_bf16
 #pragma GCC unroll 4
   for (int i = 0; i < kPadded; i += 8) {
     __m256i s = _mm256_castps_si256(sums_of(i));
-    if (to_bf16) s = rounded(s);
+    if (to_bf16) s = rounded_bits(s);
     float* row = y + i / kOutputs * stride;
     if constexpr (kWhole) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(row), s);
@@ -391,14 +373,11 @@ DM_INLINE __m128 sums4(F16 a, F16 b, F16 c, F16 d) {
   const __m256 s = _mm256_hadd_ps(twos, twos);  // a, c, a, c | b, d, b, d
   return _mm_unpacklo_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
 }
-// Four floats, rounded to BF16 if asked for, to nearest even.
+// Rounded to BF16 if asked for.
 DM_INLINE __m128 rounded4(__m128 x, bool to_bf16) {
   if (!to_bf16) return x;
-  const __m128i u = _mm_castps_si128(x);
-  const __m128i odd = _mm_and_si128(_mm_srli_epi32(u, 16), _mm_set1_epi32(1));
   return _mm_castsi128_ps(
-      _mm_and_si128(_mm_add_epi32(u, _mm_add_epi32(odd, _mm_set1_epi32(0x7FFF))),
-                    _mm_set1_epi32(static_cast<int>(0xFFFF0000u))));
+      _mm256_castsi256_si128(rounded_bits(_mm256_castsi128_si256(_mm_castps_si128(x)))));
 }
 #else
 DM_INLINE float sum_of(F16 x) { return sum(x); }
@@ -416,11 +395,10 @@ DM_INLINE void finish(const F16 (&acc)[kRows][kOutputs], float* y, int64_t strid
 #else
 #if DEEPMINT_ISA_LEVEL == 1
   if constexpr (kRows * kOutputs == 4) {
-    constexpr int kSecond = 1 / kOutputs, kThird = 2 / kOutputs, kFourth = 3 / kOutputs;
+    const auto at = [&](int i)
+                        __attribute__((always_inline)) { return acc[i / kOutputs][i % kOutputs]; };
     alignas(16) float out[4];
-    _mm_store_ps(out, rounded4(sums4(acc[0][0], acc[kSecond][1 % kOutputs],
-                                     acc[kThird][2 % kOutputs], acc[kFourth][3 % kOutputs]),
-                               to_bf16));
+    _mm_store_ps(out, rounded4(sums4(at(0), at(1), at(2), at(3)), to_bf16));
     for (int r = 0; r < kRows; ++r)
       for (int o = 0; o < kOutputs; ++o) y[r * stride + o] = out[r * kOutputs + o];
     return;

@@ -161,10 +161,12 @@ void mix_dots(const float* x, int64_t rows, int64_t n, const float* fn, int64_t 
               float* out, int64_t stride) {
   int64_t row = 0;
 #if DEEPMINT_ISA_LEVEL == 1
-  if (end - begin <= kMaxMixOutputs)
-    for (int64_t some; (some = (rows - row < kMixGroup ? rows - row : kMixGroup) / 2 * 2) >= 4;
-         row += some)
-      dots_group(x + row * n, some, n, fn, begin, end, out + row * stride, stride);
+  while (rows - row >= 2 * kMixRows && end - begin <= kMaxMixOutputs) {
+    const int64_t left = (rows - row) / kMixRows * kMixRows,
+                  some = left < kMixGroup ? left : kMixGroup;
+    dots_group(x + row * n, some, n, fn, begin, end, out + row * stride, stride);
+    row += some;
+  }
 #endif
   for (; row + kMixRows <= rows; row += kMixRows)
     dots_outputs<kMixRows, kMixOutputs>(x + row * n, n, fn, begin, end, out + row * stride, stride);
